@@ -17,7 +17,7 @@ usage() {
   exit 2
 }
 
-run_pytest() { # importlib mode: no test folder lands on sys.path ahead of the wheel
+run_pytest() { # in the scratch tree, which has no cutlass_ops/ to stand in front of the wheel
   "$PYTHON" -m pytest tests -p no:cacheprovider --color=no "$@"
 }
 
@@ -45,9 +45,13 @@ sanitize() {
     echo "compute-sanitizer is not on PATH; it comes with the CUDA toolkit" >&2
     exit 1
   }
+  local tool failed=0
   case "${1:-}" in
     memcheck | racecheck | initcheck) sanitizer "$@" ;;
-    *) for tool in memcheck racecheck initcheck; do sanitizer "$tool" "$@"; done ;;
+    *)
+      for tool in memcheck racecheck initcheck; do sanitizer "$tool" "$@" || failed=1; done
+      return "$failed"
+      ;;
   esac
 }
 

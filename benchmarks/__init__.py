@@ -1,0 +1,1 @@
+"""Benchmarks of cutlass_ops against PyTorch: run `python -m benchmarks --help`."""

@@ -1,0 +1,210 @@
+"""How it is measured: interleaved samples with a warm or a cold L2 cache.
+
+On a GPU, times come from CUDA events.
+
+* **warm**: an untimed call, then a block of back-to-back calls between two events, divided by
+  their number. Operands that fit are in L2. If the host cannot launch as fast as the GPU computes,
+  the sample is the host's pace, as in a loop of such calls.
+* **cold**: before each call a buffer several times larger than L2 is written, which evicts the
+  operands. Writing it takes longer than launching the call, so the sample is the GPU's time alone.
+
+The providers take turns within every round, and each round starts with another one, so that a
+drift of clocks or temperature meets all of them alike. The figure is the median over rounds.
+On a CPU, calls are timed one by one with `time.perf_counter`, in the same rotation.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.providers import Call
+
+MIN_ROUNDS = 7
+MAX_ROUNDS = 60
+# A warm block lasts about this long, so that event resolution (about 1 us) does not matter.
+BLOCK_US = 1000.0
+MAX_BLOCK = 20
+# Keeps the GPU busy at the start of a round until the first launches are queued (about 100 us).
+SPIN_CYCLES = 200_000
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one provider, in microseconds per call."""
+
+    us: list[float]
+
+    @property
+    def median(self) -> float:
+        """The figure that is reported."""
+        return statistics.median(self.us)
+
+    def quantile(self, share: float) -> float:
+        """The sample below which `share` of all samples lie (nearest rank)."""
+        ordered = sorted(self.us)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _rounds(total_us: float, seconds: float) -> int:
+    return max(MIN_ROUNDS, min(MAX_ROUNDS, int(seconds * 1e6 / max(total_us, 1e-3))))
+
+
+def _rotated(names: Sequence[str], by: int) -> list[str]:
+    start = by % len(names)
+    return [*names[start:], *names[:start]]
+
+
+class Timer:
+    """Times calls on one device.
+
+    Args:
+        device: Where the calls run.
+        seconds: About how long one comparison (all providers, one cache state) may take.
+    """
+
+    def __init__(self, device: torch.device, seconds: float) -> None:
+        self.device = device
+        self.seconds = seconds
+        self._flush_buffer: torch.Tensor | None = None
+        if device.type == "cuda":
+            l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+            self._flush_buffer = torch.empty(
+                max(8 * l2_bytes, 1 << 28), dtype=torch.int8, device=device
+            )
+
+    def cache_states(self) -> tuple[str, ...]:
+        """The cache states that can be told apart on this device."""
+        return ("warm", "cold") if self._flush_buffer is not None else ("warm",)
+
+    def compare(self, calls: Mapping[str, Call], cache: str) -> dict[str, Samples]:
+        """Interleaved samples of every call.
+
+        Args:
+            calls: Provider name -> call; each has run at least once.
+            cache: "warm" or "cold".
+        """
+        if self._flush_buffer is None:
+            return self._compare_cpu(calls)
+        if cache == "cold":
+            return self._compare_cold(calls, self._flush_buffer)
+        return self._compare_warm(calls)
+
+    def host_us(self, call: Call) -> float:
+        """Host time to launch `call` once on a GPU, in microseconds: the least of three means of
+        ten; on a CPU, 0, a call and its launch being the same."""
+        if self._flush_buffer is None:
+            return 0.0
+        means = []
+        for _ in range(3):
+            torch.cuda.synchronize(self.device)
+            start = time.perf_counter()
+            for _ in range(10):
+                call()
+            means.append((time.perf_counter() - start) * 1e5)
+        torch.cuda.synchronize(self.device)
+        return min(means)
+
+    def _compare_cpu(self, calls: Mapping[str, Call]) -> dict[str, Samples]:
+        def once(call: Call) -> float:
+            start = time.perf_counter()
+            call()
+            return (time.perf_counter() - start) * 1e6
+
+        estimate = sum(once(call) for call in calls.values())
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        for turn in range(_rounds(estimate, self.seconds)):
+            for name in _rotated(list(calls), turn):
+                samples[name].append(once(calls[name]))
+        return {name: Samples(us) for name, us in samples.items()}
+
+    def _estimate_us(self, call: Call) -> float:
+        torch.cuda.synchronize(self.device)
+        pair = _EventPair()
+        with pair:
+            call()
+            call()
+        torch.cuda.synchronize(self.device)
+        return pair.us() / 2
+
+    def _compare_warm(self, calls: Mapping[str, Call]) -> dict[str, Samples]:
+        estimates = {name: self._estimate_us(call) for name, call in calls.items()}
+        blocks = {
+            name: max(1, min(MAX_BLOCK, round(BLOCK_US / max(us, 1.0))))
+            for name, us in estimates.items()
+        }
+        total = sum(us * (blocks[name] + 1) for name, us in estimates.items())
+
+        def sample(name: str) -> "_EventPair":
+            calls[name]()
+            pair = _EventPair()
+            with pair:
+                for _ in itertools.repeat(None, blocks[name]):
+                    calls[name]()
+            return pair
+
+        raw = self._run_rounds(list(calls), _rounds(total, self.seconds), sample)
+        return {name: Samples([us / blocks[name] for us in raw[name]]) for name in calls}
+
+    def _compare_cold(
+        self, calls: Mapping[str, Call], buffer: torch.Tensor
+    ) -> dict[str, Samples]:
+        total = sum(self._estimate_us(call) for call in calls.values())
+        total += len(calls) * self._estimate_us(buffer.zero_)
+
+        def sample(name: str) -> "_EventPair":
+            buffer.zero_()
+            pair = _EventPair()
+            with pair:
+                calls[name]()
+            return pair
+
+        raw = self._run_rounds(list(calls), _rounds(total, self.seconds), sample)
+        return {name: Samples(us) for name, us in raw.items()}
+
+    def _run_rounds(
+        self, names: Sequence[str], rounds: int, sample: Callable[[str], "_EventPair"]
+    ) -> dict[str, list[float]]:
+        """`rounds` times: queue one sample of every provider, then wait for all of them."""
+        results: dict[str, list[float]] = {name: [] for name in names}
+        for turn in range(rounds):
+            torch.cuda._sleep(SPIN_CYCLES)
+            pairs = [(name, sample(name)) for name in _rotated(names, turn)]
+            torch.cuda.synchronize(self.device)
+            for name, pair in pairs:
+                results[name].append(pair.us())
+        return results
+
+
+class _EventPair:
+    """A `with` block whose GPU time `us()` tells after a synchronisation."""
+
+    def __init__(self) -> None:
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
+
+    def __enter__(self) -> None:
+        self._start.record()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.record()
+
+    def us(self) -> float:
+        return float(self._start.elapsed_time(self._end)) * 1e3
+
+
+def copy_bandwidth(timer: Timer) -> float:
+    """Measured device-to-device copy bandwidth in GB/s, counting bytes read and bytes written."""
+    elements = 1 << (28 if timer.device.type == "cuda" else 24)
+    source = torch.rand(elements, device=timer.device)
+    target = torch.empty_like(source)
+
+    def copy() -> torch.Tensor:
+        return target.copy_(source)
+
+    copy()
+    median = timer.compare({"copy": copy}, "warm")["copy"].median
+    return 2 * 4 * elements / median / 1e3
