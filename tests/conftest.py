@@ -1,0 +1,88 @@
+"""Profiles, markers and the device fixture.
+
+`pytest` runs the profile "dev"; `--hypothesis-profile=ci` or HYPOTHESIS_PROFILE=ci runs more examples,
+and `--hypothesis-profile=deep -m deep` runs a thousand of every property of the two ops. A GPU is used
+wherever there is one. `-m sanitizer` is the small set that runs under compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+import cutlass_ops
+
+# The first example pays for lazy initialisation, and a shared machine may stall: no deadlines.
+_COMMON = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+    "print_blob": True,
+}
+settings.register_profile("dev", max_examples=25, **_COMMON)
+settings.register_profile("ci", max_examples=60, **_COMMON)
+settings.register_profile("deep", max_examples=1000, database=None, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+MARKERS = (
+    "deep: a property of one of the two ops, cheap enough for a thousand examples",
+    "large(gib): needs a GPU with this much free memory",
+    "sanitizer: part of the reduced set for compute-sanitizer",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_report_header() -> list[str]:
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return [
+        f"cutlass_ops {cutlass_ops.__version__} from {os.path.dirname(cutlass_ops.__file__)}",
+        f"torch {torch.__version__}, GPUs: {', '.join(devices) or 'none'}",
+    ]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("large")
+    if marker is None:
+        return
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU with much memory, and there is no CUDA device")
+    needed, free = marker.args[0], torch.cuda.mem_get_info()[0] / 2**30
+    if free < needed:
+        pytest.skip(f"needs {needed} GiB of free GPU memory, {free:.0f} GiB are free")
+
+
+def cuda_param(reason: str = "no CUDA device") -> object:
+    """The parameter "cuda", skipped with the reason where there is no CUDA device."""
+    return pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason=reason)
+    )
+
+
+@pytest.fixture(scope="session", params=["cpu", cuda_param()])
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def cuda() -> str:
+    """For tests that only make sense on a GPU."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return "cuda"
+
+
+@pytest.fixture(autouse=True)
+def _global_state_is_left_alone() -> Iterator[None]:
+    """A test that leaves TF32, autocast, determinism or our precision changed would taint the next."""
+    yield
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_autocast_enabled()
+    assert torch.is_grad_enabled()

@@ -1,0 +1,262 @@
+"""The tests' own truth, and the checker that judges a result against it.
+
+Truth is a float64 composition of torch.nn.functional and erfc; it never calls the package. The bound
+is evidence, not a chosen tolerance: the largest relative L2 error of a result may be twice the largest
+that eager float32 PyTorch makes on the same input and device, plus four units in the last place. A
+single element can differ by more than that between two honest summation orders, so elements are held
+to a loose bound only, and exactly where they are NaN or infinite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+UNIT = 2.0**-24  # half the spacing of float32 just above 1
+# A float32 sum whose terms add up to more than this may overflow in one order and not in another.
+OVERFLOW = 1e38
+
+
+@contextlib.contextmanager
+def full_float32() -> Iterator[None]:
+    """Eager PyTorch as the yardstick needs it: no TF32, no autocast, whatever the test has set."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def gelu_exact(z: Tensor, approximate: str = "none") -> Tensor:
+    """GELU without cancellation: z * Phi(z) by erfc, or 0.5 (1 + tanh u) written as sigmoid(2u)."""
+    if approximate == "tanh":
+        return z * torch.sigmoid(math.sqrt(8 / math.pi) * (z + 0.044715 * z**3))
+    return 0.5 * z * torch.erfc(-z * math.sqrt(0.5))
+
+
+@dataclass(frozen=True)
+class Head:
+    """What follows the linear layer: in float64, and as a PyTorch user writes it in float32.
+
+    `candidates` is set where the output is the maximum of a row: the values it is the maximum of.
+    """
+
+    exact: Callable[[Tensor], Tensor]
+    eager: Callable[[Tensor], Tensor]
+    per_row: bool = True
+    is_softmax: bool = False
+    candidates: Callable[[Tensor], Tensor] | None = None
+
+
+def softmax_head(approximate: str = "none", activation: bool = True) -> Head:
+    def exact(z: Tensor) -> Tensor:
+        return F.softmax(gelu_exact(z, approximate) if activation else z, dim=-1)
+
+    def eager(z: Tensor) -> Tensor:
+        return F.softmax(F.gelu(z, approximate=approximate) if activation else z, dim=-1)
+
+    return Head(exact, eager, is_softmax=True)
+
+
+def pool(z: Tensor, kernel_size: int) -> Tensor:
+    """Average windows of kernel_size neighbours along the last dim of a matrix; the rest is dropped."""
+    return F.avg_pool1d(z.unsqueeze(1), kernel_size).squeeze(1) if z.numel() else z[:, ::kernel_size]
+
+
+def pool_max_head(kernel_size: int, scale: float = 1.0, approximate: str = "none") -> Head:
+    def candidates(z: Tensor) -> Tensor:
+        return scale * gelu_exact(pool(z, kernel_size), approximate)
+
+    def exact(z: Tensor) -> Tensor:
+        return torch.max(candidates(z), dim=-1).values
+
+    def eager(z: Tensor) -> Tensor:
+        return torch.max(scale * F.gelu(pool(z, kernel_size), approximate=approximate), -1).values
+
+    return Head(exact, eager, per_row=False, candidates=candidates)
+
+
+def plain_head(function: Callable[[Tensor], Tensor], per_row: bool = True) -> Head:
+    """A head that PyTorch computes without a trap, so that truth is the same function in float64."""
+    return Head(function, function, per_row=per_row)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Operands of x @ weight.T + bias, x seen as a matrix."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def _matrix(self) -> Tensor:
+        return self.x.reshape(math.prod(self.x.shape[:-1]), self.x.shape[-1])
+
+    def exact(self) -> Tensor:
+        bias = None if self.bias is None else self.bias.double()
+        return F.linear(self._matrix().double(), self.weight.double(), bias)
+
+    def eager(self) -> Tensor:
+        return F.linear(self._matrix(), self.weight, self.bias)
+
+    def at_risk(self, limit: float) -> Tensor:
+        """Rows in which the finite terms of some sum are large enough to overflow float32."""
+        x, weight = _finite_magnitude(self._matrix()), _finite_magnitude(self.weight)
+        bias = None if self.bias is None else _finite_magnitude(self.bias)
+        worst = _largest(x) * _largest(weight) * max(x.shape[1], 1) + _largest(bias)
+        if worst <= limit:
+            return torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        return (F.linear(x, weight, bias) > limit).any(dim=-1)
+
+    def nearby(self, generator: torch.Generator) -> Linear:
+        """The same kind of input: terms in another order, x and bias moved by a thousandth."""
+        order = torch.randperm(self.x.shape[-1], generator=generator, device=self.x.device)
+        bias = None if self.bias is None else _jitter(self.bias, generator)
+        return Linear(_jitter(self._matrix()[:, order], generator), self.weight[:, order], bias)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Operands of the parts that start from a matrix which is already there: z + bias."""
+
+    z: Tensor
+    bias: Tensor | None = None
+
+    def _sum(self, z: Tensor, bias: Tensor | None) -> Tensor:
+        z = z.reshape(math.prod(z.shape[:-1]), z.shape[-1])
+        return z if bias is None else z + bias
+
+    def exact(self) -> Tensor:
+        return self._sum(self.z.double(), None if self.bias is None else self.bias.double())
+
+    def eager(self) -> Tensor:
+        return self._sum(self.z, self.bias)
+
+    def at_risk(self, limit: float) -> Tensor:
+        bias = None if self.bias is None else _finite_magnitude(self.bias)
+        return (self._sum(_finite_magnitude(self.z), bias) > limit).any(dim=-1)
+
+    def nearby(self, generator: torch.Generator) -> Matrix:
+        return Matrix(_jitter(self.z, generator), self.bias)
+
+
+def _finite_magnitude(t: Tensor) -> Tensor:
+    return t.double().abs().nan_to_num(nan=0.0, posinf=0.0)
+
+
+def _largest(t: Tensor | None) -> float:
+    return 0.0 if t is None or t.numel() == 0 else float(t.max())
+
+
+def _jitter(t: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.rand(t.shape, generator=generator, device=t.device, dtype=t.dtype) - 0.5
+    return t * (1 + noise * 2.0**-9)
+
+
+def relative_l2(difference: Tensor, reference: Tensor, per_row: bool) -> float:
+    """The largest relative L2 error; where the reference is all zero, the absolute one."""
+    if difference.numel() == 0:
+        return 0.0
+    if per_row and difference.dim() > 1:
+        error, norm = difference.norm(dim=-1), reference.norm(dim=-1)
+    else:
+        error, norm = difference.norm(), reference.norm()
+    return float((error / torch.where(norm > 0, norm, torch.ones_like(norm))).max())
+
+
+@dataclass
+class Yardstick:
+    """Errors of eager float32: the largest in the norm of the bound, the largest of one element."""
+
+    error: float = 0.0
+    element: float = 0.0
+
+    def include(self, result: Tensor, truth: Tensor, norms_of: Tensor, per_row: bool) -> None:
+        # Eager may overflow where the truth does not; such an entry measures nothing.
+        difference = torch.where(result.isfinite(), result.double() - truth, 0.0)
+        self.error = max(self.error, relative_l2(difference, norms_of, per_row))
+        if difference.numel():
+            self.element = max(self.element, float(difference.abs().max()))
+
+    @property
+    def bound(self) -> float:
+        return 2 * self.error + 4 * UNIT
+
+
+# One eager run on a single short row can be exact by luck. Where the plain bound is missed, the
+# yardstick also takes eager's errors on this many inputs nearby; a strict check never does.
+NEARBY_RUNS = (16, 112)
+
+
+def check(
+    actual: Tensor, head: Head, operands: Linear | Matrix, *, strict: bool = False
+) -> Yardstick:
+    """Assert that `actual` is head(operands) within the bound; returns the yardstick it was held to."""
+    z = operands.exact()
+    truth = head.exact(z)
+    assert actual.dtype == torch.float32, actual.dtype
+    assert actual.is_contiguous(), (actual.shape, actual.stride())
+    leading = (operands.x if isinstance(operands, Linear) else operands.z).shape[:-1]
+    assert actual.shape == leading + truth.shape[1:], (actual.shape, leading, truth.shape)
+    actual = actual.detach().reshape(truth.shape)
+    yardstick = Yardstick()
+    if truth.numel() == 0:
+        return yardstick
+
+    columns = truth.reshape(len(truth), -1)
+    known = ~operands.at_risk(OVERFLOW / max(z.shape[-1], 1))
+    known &= ~((columns.abs() > OVERFLOW) & columns.isfinite()).any(dim=-1)
+    finite = columns.isfinite().all(dim=-1)
+    _check_special(actual[known & ~finite], truth[known & ~finite])
+
+    judged = known & finite
+    result, truth = actual[judged], truth[judged]
+    assert result.isfinite().all(), f"not finite in {int((~result.isfinite()).sum())} places"
+    if head.is_softmax and result.numel():
+        off = float((result.double().sum(-1) - 1).abs().max())
+        assert off <= 1e-5, f"a row sums to 1 {off:+.2e}"
+    difference = result.double() - truth
+    error = relative_l2(difference, truth, head.per_row)
+    with torch.no_grad(), full_float32():
+        yardstick.include(head.eager(operands.eager())[judged], truth, truth, head.per_row)
+        passed = _within(error, difference, truth, yardstick)
+        generator = torch.Generator(actual.device).manual_seed(len(truth))
+        for runs in () if strict else NEARBY_RUNS:
+            if passed:
+                break
+            for _ in range(runs):
+                near = operands.nearby(generator)
+                near_truth = head.exact(near.exact())[judged]
+                eager = head.eager(near.eager())[judged]
+                yardstick.include(eager, near_truth, truth, head.per_row)
+            passed = _within(error, difference, truth, yardstick)
+    assert error <= yardstick.bound, f"error {error:.3e} exceeds the bound {yardstick.bound:.3e}"
+    assert passed, f"an element is off by {float(difference.abs().max()):.3e}"
+    return yardstick
+
+
+def _within(error: float, difference: Tensor, truth: Tensor, yardstick: Yardstick) -> bool:
+    loose = 32 * yardstick.element + 1e-4 * truth.abs()
+    return error <= yardstick.bound and bool((difference.abs() <= loose).all())
+
+
+def _check_special(actual: Tensor, truth: Tensor) -> None:
+    """NaN and infinities stand exactly where the truth has them; the finite rest of the row is close."""
+    assert torch.equal(actual.isnan(), truth.isnan()), "NaN in the wrong places"
+    assert torch.equal(actual.isposinf(), truth.isposinf()), "+inf in the wrong places"
+    assert torch.equal(actual.isneginf(), truth.isneginf()), "-inf in the wrong places"
+
+
+def tf32_round(t: Tensor) -> Tensor:
+    """Round float32 to the 10 mantissa bits of TF32, to nearest even, as tensor cores are fed."""
+    bits = t.contiguous().view(torch.int32)
+    bits = bits + 0x0FFF + ((bits >> 13) & 1)
+    return (bits & ~0x1FFF).view(torch.float32)

@@ -1,0 +1,153 @@
+"""The table of epilogues: every row against float64, through the one generic op."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cutlass_ops.epilogues import EPILOGUES
+from fused import linear_like, poison, run_opcheck
+from oracle import Head, Linear, check, gelu_exact, plain_head, pool_max_head
+from strategies import Case, cases
+
+linear_epilogue = torch.ops.cutlass_ops.linear_epilogue
+
+
+def gelu_head(approximate: str) -> Head:
+    def eager(z: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(z, approximate=approximate)
+
+    return Head(lambda z: gelu_exact(z, approximate), eager)
+
+
+def head_of(name: str, params: list[float]) -> Head:
+    """What each name means, written down a second time."""
+    if name.endswith("scale_max"):
+        return pool_max_head(int(params[0]), params[1], "tanh" if "tanh" in name else "none")
+    return {
+        "identity": plain_head(lambda z: z),
+        "gelu": gelu_head("none"),
+        "gelu_tanh": gelu_head("tanh"),
+        "relu": plain_head(torch.relu),
+        "row_sum": plain_head(lambda z: z.sum(-1), per_row=False),
+    }[name]
+
+
+def params_of(name: str, case: Case) -> list[float]:
+    return [float(case.kernel_size), case.scale] if name.endswith("scale_max") else []
+
+
+def run(
+    name: str, params: list[float], x: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    return linear_epilogue(x, weight, bias, name, params)
+
+
+def test_every_row_of_the_table_is_known_here() -> None:
+    """A new epilogue needs a line in head_of, so that nothing in the table goes unjudged."""
+    for name in EPILOGUES:
+        assert isinstance(head_of(name, [1.0, 1.0]), Head)
+    assert {"identity", "gelu", "gelu_tanh", "relu", "row_sum"} <= set(EPILOGUES)
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@given(case=cases(pooled=True))
+def test_matches_float64(name: str, case: Case, device: str) -> None:
+    x, weight, bias = case.tensors(device)
+    params = params_of(name, case)
+    poison(device, case.m, case.n)
+    y = run(name, params, x, weight, bias)
+    check(y, head_of(name, params), Linear(x, weight, bias))
+    run_opcheck(linear_epilogue.default, (x, weight, bias, name, params))
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("n", [1, 127, 129, 300])
+def test_rows_that_are_all_negative_and_all_equal(name: str, n: int, device: str) -> None:
+    """The identity of each reduction and what stands beyond column N show here."""
+    x, weight = torch.ones(33, 4, device=device), torch.full((n, 4), -0.25, device=device)
+    params = [1.0, -2.0] if name.endswith("scale_max") else []
+    check(run(name, params, x, weight), head_of(name, params), Linear(x, weight))
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@given(case=cases(pooled=True, planted=True, empty=False))
+def test_non_finite_values(name: str, case: Case, device: str) -> None:
+    x, weight, bias = case.tensors(device)
+    params = params_of(name, case)
+    check(run(name, params, x, weight, bias), head_of(name, params), Linear(x, weight, bias))
+
+
+def test_relu_keeps_nan(device: str) -> None:
+    """fmaxf(z, 0) is 0 for NaN; torch.relu is NaN."""
+    x, weight, _ = linear_like(3, 40, 8, device)
+    x[1, 3] = math.nan
+    y = run("relu", [], x, weight)
+    assert y[1].isnan().all() and y[[0, 2]].isfinite().all() and (y[[0, 2]] >= 0).all()
+
+
+@pytest.mark.parametrize("n", [1, 128, 1000, 70_000])
+def test_row_sum_of_many_columns(n: int, device: str) -> None:
+    """Partial sums of tiles are combined in a fixed order; a column that is left out shows at once."""
+    x, weight = torch.ones(5, 1, device=device), torch.ones(n, 1, device=device)
+    bias = torch.ones(n, device=device)
+    y = run("row_sum", [], x, weight, bias)
+    assert y.tolist() == [2.0 * n] * 5
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("leading", [(), (0,), (2, 3), (2, 0, 3)])
+def test_shape_rule(name: str, leading: tuple[int, ...], device: str) -> None:
+    """Columns stay or the row is reduced; leading dims stay; the fake says the same."""
+    _, weight, bias = linear_like(1, 12, 5, device)
+    x = torch.randn(*leading, 5, device=device)
+    params = [3.0, 1.0] if name.endswith("scale_max") else []
+    y = run(name, params, x, weight, bias)
+    reduced = name in ("row_sum",) or name.endswith("scale_max")
+    assert y.shape == (leading if reduced else (*leading, 12))
+    run_opcheck(linear_epilogue.default, (x, weight, bias, name, params))
+
+
+def test_unknown_name(device: str) -> None:
+    x, weight, bias = linear_like(2, 3, 4, device)
+    with pytest.raises(ValueError, match=r"linear_epilogue.*swish"):
+        linear_epilogue(x, weight, bias, "swish", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("identity", [1.0]),
+        ("gelu", [1.0]),
+        ("row_sum", [0.0, 0.0]),
+        ("avgpool_gelu_scale_max", []),
+        ("avgpool_gelu_scale_max", [2.0]),
+        ("avgpool_gelu_scale_max", [2.0, 1.0, 1.0]),
+        ("avgpool_gelu_scale_max", [0.0, 1.0]),
+        ("avgpool_gelu_scale_max", [-1.0, 1.0]),
+        ("avgpool_gelu_scale_max", [2.5, 1.0]),
+        ("avgpool_gelu_tanh_scale_max", [4.0, 1.0]),
+        ("avgpool_gelu_scale_max", [math.nan, 1.0]),
+    ],
+)
+def test_params_are_checked(name: str, params: list[float], device: str) -> None:
+    """Too many, too few, no whole number, k = 4 for N = 3: an error that names the epilogue."""
+    x, weight, bias = linear_like(2, 3, 4, device)
+    with pytest.raises(ValueError, match=name):
+        linear_epilogue(x, weight, bias, name, params)
+
+
+@given(case=cases(empty=False), seed=st.integers(0, 1000))
+def test_identity_is_linear_in_its_bias(case: Case, seed: int, device: str) -> None:
+    """A power of two times everything is the same bits times that power: no hidden constant."""
+    x, weight, bias = case.tensors(device)
+    factor = 2.0 ** (seed % 7 - 3)
+    y = run("identity", [], x, weight, bias)
+    scaled = run("identity", [], x, weight * factor, None if bias is None else bias * factor)
+    normal = (y.abs() > 1e-30) & (y.abs() < 1e30)
+    torch.testing.assert_close(scaled[normal], y[normal] * factor, rtol=1e-4, atol=1e-4)
