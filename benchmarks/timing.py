@@ -149,9 +149,7 @@ class Timer:
         raw = self._run_rounds(list(calls), _rounds(total, self.seconds), sample)
         return {name: Samples([us / blocks[name] for us in raw[name]]) for name in calls}
 
-    def _compare_cold(
-        self, calls: Mapping[str, Call], buffer: torch.Tensor
-    ) -> dict[str, Samples]:
+    def _compare_cold(self, calls: Mapping[str, Call], buffer: torch.Tensor) -> dict[str, Samples]:
         total = sum(self._estimate_us(call) for call in calls.values())
         total += len(calls) * self._estimate_us(buffer.zero_)
 

@@ -1,0 +1,181 @@
+"""The results as pictures: speedup per shape, and time against size."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.environment import device_name
+from benchmarks.report import medians, speedup
+from benchmarks.shapes import OPS, SHORT_NAMES
+
+Json = dict[str, Any]
+COLORS = {
+    "eager": "#7f7f7f",
+    "compile": "#d9a441",
+    "linear": "#8c6bb1",
+    "ours": "#2b7bba",
+    "packed": "#1b9e77",
+}
+LABELS = {
+    "eager": "PyTorch eager",
+    "compile": "torch.compile",
+    "linear": "F.linear alone",
+    "ours": "cutlass_ops",
+    "packed": "cutlass_ops, packed weight",
+}
+
+
+def _subtitle(results: Json) -> str:
+    environment = results["environment"]
+    versions, commit = environment["versions"], environment["git"]["commit"]
+    return (
+        f"{device_name(environment)}, fp32, torch {versions['torch']}, "
+        f"cutlass_ops {versions['cutlass_ops']} {(commit or '')[:10]}"
+    ).strip()
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+def _speedup_bars(axes: Axes, cases: list[Json], providers: list[str]) -> None:
+    """Horizontal bars of eager's time over each provider's, one group per case."""
+    height = 0.8 / max(1, len(providers))
+    for index, provider in enumerate(providers):
+        for row, case in enumerate(cases):
+            value = speedup(case, provider)
+            if value is None:
+                continue
+            y = row + (index - (len(providers) - 1) / 2) * height
+            label = LABELS[provider] if provider not in axes.get_legend_handles_labels()[1] else ""
+            axes.barh(y, value, height * 0.92, color=COLORS[provider], label=label)
+            axes.text(value, y, f" {value:.2f}", va="center", fontsize=7)
+    axes.set_yticks(range(len(cases)))
+    axes.set_yticklabels(
+        [f"{c['m']} x {c['n']} x {c['k']}" + (" grad" if c["grad"] else "") for c in cases],
+        fontsize=8,
+    )
+    axes.invert_yaxis()
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.margins(x=0.12)
+    axes.set_xlim(left=0)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel("speedup over PyTorch eager (1 = the same)")
+
+
+def plot_speedup(results: Json, path: Path) -> Path:
+    """Bars of the speedup of each op at each shape, written to `path` as PNG."""
+    shown = ("linear", "compile", "ours", "packed")
+    groups = {op: [c for c in results["cases"] if c["op"] == op] for op in OPS}
+    rows = max(len(cases) for cases in groups.values())
+    figure, grid = plt.subplots(
+        1, len(OPS), figsize=(15, 1.8 + 0.55 * rows), squeeze=False, layout="constrained"
+    )
+    for axes, op in zip(grid[0], OPS, strict=True):
+        providers = [p for p in shown if any(speedup(c, p) for c in groups[op])]
+        _speedup_bars(axes, groups[op], providers)
+        kernel_size = results["settings"]["kernel_size"]
+        suffix = f", kernel_size {kernel_size}" if SHORT_NAMES[op] == "B" else ""
+        axes.set_title(f"{SHORT_NAMES[op]}: {op}{suffix}", fontsize=10)
+    handles: dict[str, Any] = {}
+    for axes in grid[0]:
+        handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    if handles:
+        figure.legend(
+            list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles)
+        )
+    figure.suptitle(f"Speedup by shape (M x N x K)\n{_subtitle(results)}", fontsize=11)
+    return _save(figure, path)
+
+
+def plot_growth(results: Json, path: Path) -> Path:
+    """Time against M, N and K on logarithmic axes, one row per op, written to `path` as PNG."""
+    dims = [d for d in ("M", "N", "K") if any(point["dim"] == d for point in results["growth"])]
+    figure, grid = plt.subplots(
+        len(OPS),
+        max(1, len(dims)),
+        figsize=(5 * max(1, len(dims)), 8),
+        squeeze=False,
+        layout="constrained",
+    )
+    for row, op in zip(grid, OPS, strict=True):
+        for axes, dim in zip(row, dims, strict=False):
+            points = [p for p in results["growth"] if p["op"] == op and p["dim"] == dim]
+            _growth_lines(axes, points, dim)
+            axes.set_title(f"{SHORT_NAMES[op]}: {_fixed(points, dim)}", fontsize=10)
+    figure.suptitle(f"Time by size\n{_subtitle(results)}", fontsize=11)
+    return _save(figure, path)
+
+
+def _fixed(points: list[Json], dim: str) -> str:
+    others = [d for d in ("M", "N", "K") if d != dim]
+    return ", ".join(f"{d} = {points[0][d.lower()]}" for d in others) if points else "not measured"
+
+
+def _growth_lines(axes: Axes, points: list[Json], dim: str) -> None:
+    for provider in ("eager", "ours", "packed"):
+        pairs = [
+            (point[dim.lower()], times[provider])
+            for point in points
+            if provider in (times := medians(point))
+        ]
+        if pairs:
+            sizes, us = zip(*pairs, strict=True)
+            axes.plot(
+                sizes, us, marker="o", markersize=3, color=COLORS[provider], label=LABELS[provider]
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel(dim)
+    axes.set_ylabel("microseconds")
+    axes.grid(alpha=0.3, which="both")
+    if points:
+        axes.legend(fontsize=8)
+
+
+def cliffs(results: Json, provider: str = "ours", limit: float = 1.3) -> list[str]:
+    """Points that take more than `limit` times what their two neighbours suggest.
+
+    The expected time is interpolated between the neighbours on logarithmic axes.
+
+    Returns:
+        A sentence for each such point.
+    """
+    found = []
+    for op in OPS:
+        for dim in ("M", "N", "K"):
+            points = [
+                (point[dim.lower()], times[provider])
+                for point in results["growth"]
+                if point["op"] == op
+                and point["dim"] == dim
+                and provider in (times := medians(point))
+            ]
+            for before, here, after in zip(points, points[1:], points[2:], strict=False):
+                share = math.log(here[0] / before[0]) / math.log(after[0] / before[0])
+                expected = before[1] ** (1 - share) * after[1] ** share
+                if here[1] > limit * expected:
+                    found.append(
+                        f"cliff: {SHORT_NAMES[op]} at {dim} = {here[0]} takes {here[1]:.0f} us, "
+                        f"{here[1] / expected:.2f}x what its neighbours suggest"
+                    )
+    return found
+
+
+def plot_all(results: Json, stem: Path) -> list[Path]:
+    """Every plot there is data for: `stem`_speedup.png and `stem`_growth.png."""
+    paths = []
+    if results["cases"]:
+        paths.append(plot_speedup(results, stem.with_name(stem.name + "_speedup.png")))
+    if results["growth"]:
+        paths.append(plot_growth(results, stem.with_name(stem.name + "_growth.png")))
+    return paths

@@ -1,0 +1,193 @@
+"""The results as a table and as JSON.
+
+The JSON document (schema 1), written by `python -m benchmarks` and read back by `--plot`:
+
+    schema        1
+    environment   what `benchmarks.environment.describe` returns: time_utc, device, gpu (name,
+                  capability, driver_version, ...), cpu, versions, build, binary_sha256, git, tf32
+    settings      argv, seconds, seed, kernel_size, scale, notes (what was left out and why)
+    copy_gbs      measured device-to-device copy bandwidth, bytes read + bytes written
+    cases         list of op cases, one for each op, shape and grad mode
+        op, m, n, k, grad, flops, least_bytes
+        errors    {provider: relative error against float64}
+        error_bound  the largest error allowed for ours and packed
+        host_us   {provider: host time of one launch}
+        skipped   {provider: why}
+        times     {"warm" | "cold": {provider: {median, p10, p90, samples}}}, microseconds per call
+    growth        list of {dim: "M" | "N" | "K", op, m, n, k, times: as above, "warm" alone}
+    parts         list of {name, size, moved_bytes, times: as above}
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import device_name
+from benchmarks.providers import BASELINE, PROVIDERS
+from benchmarks.shapes import SHORT_NAMES
+from benchmarks.timing import Samples
+
+SCHEMA = 1
+Json = dict[str, Any]
+
+
+def samples_json(samples: dict[str, Samples]) -> Json:
+    """{provider: {median, p10, p90, samples}}, in microseconds rounded to nanoseconds."""
+    return {
+        name: {
+            "median": round(s.median, 3),
+            "p10": round(s.quantile(0.1), 3),
+            "p90": round(s.quantile(0.9), 3),
+            "samples": [round(us, 3) for us in s.us],
+        }
+        for name, s in samples.items()
+    }
+
+
+def save(results: Json, path: Path) -> None:
+    """Write the document, each list of numbers on one line."""
+    text = json.dumps(results, indent=1)
+    text = re.sub(r"\[[-\d.,\s]+\]", lambda match: " ".join(match[0].split()), text)
+    path.write_text(text + "\n")
+
+
+def load(path: Path) -> Json:
+    """Read a document back; ValueError naming the file if its schema is another."""
+    results: Json = json.loads(path.read_text())
+    if results.get("schema") != SCHEMA:
+        raise ValueError(f"{path} has schema {results.get('schema')!r}, expected {SCHEMA}")
+    return results
+
+
+def medians(case: Json, cache: str = "warm") -> dict[str, float]:
+    """{provider: median microseconds} of a case, empty for a cache state not measured."""
+    return {name: entry["median"] for name, entry in case["times"].get(cache, {}).items()}
+
+
+def speedup(case: Json, provider: str, cache: str = "warm") -> float | None:
+    """Eager's time over the provider's, None where either was not measured."""
+    times = medians(case, cache)
+    if BASELINE not in times or provider not in times:
+        return None
+    return times[BASELINE] / times[provider]
+
+
+def above_bound(results: Json) -> list[Json]:
+    """The cases in which an error of ours is larger than its bound, or not a number."""
+    return [
+        case
+        for case in results["cases"]
+        if case["error_bound"] is not None
+        and not all(case["errors"].get(p, 0.0) <= case["error_bound"] for p in ("ours", "packed"))
+    ]
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean of positive numbers, NaN of none."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """Columns padded to equal width, the first left-aligned and the others right-aligned."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, ["-" * width for width in widths], *rows]:
+        cells = [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def _error(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1e}"
+
+
+def ops_table(results: Json) -> str:
+    """Times, ratios to eager and errors of every op case; times in microseconds."""
+    cases: list[Json] = results["cases"]
+    used = [p for p in PROVIDERS if any(p in medians(case) for case in cases)]
+    ours = [p for p in ("ours", "packed") if p in used]
+    cold = any("cold" in case["times"] for case in cases)
+    header = ["op  M x N x K", *used, *(f"{p}/eager" for p in ours)]
+    header += [f"{p} cold" for p in ours] * cold
+    header += ["TFLOP/s", "err eager", "err ours", "within"]
+    rows = []
+    for case in cases:
+        times, error = medians(case), case["errors"]
+        worst = max((error[p] for p in ours if p in error), default=None)
+        limit = case["error_bound"]
+        label = f"{SHORT_NAMES[case['op']]}   {case['m']}x{case['n']}x{case['k']}"
+        row = [label + (" grad" if case["grad"] else ""), *(_us(times.get(p)) for p in used)]
+        row += [_ratio(speedup(case, p)) for p in ours]
+        row += [_ratio(speedup(case, p, "cold")) for p in ours] * cold
+        row.append(f"{case['flops'] / times['ours'] / 1e6:.1f}" if "ours" in times else "-")
+        row += [_error(error.get(BASELINE)), _error(worst)]
+        row.append("-" if worst is None or limit is None else "yes" if worst <= limit else "NO")
+        rows.append(row)
+    return _table(header, rows)
+
+
+def parts_table(results: Json) -> str:
+    """The memory-bound parts: times, GB/s and the share of copy bandwidth."""
+    copy = results["copy_gbs"]
+    rows = []
+    for part in results["parts"]:
+        cache = "cold" if "cold" in part["times"] else "warm"
+        times = medians(part, cache)
+        rates = {p: part["moved_bytes"] / us / 1e3 for p, us in times.items()}
+        rows.append(
+            [
+                f"{part['name']} {part['size']}",
+                *(_us(times[p]) for p in ("eager", "ours")),
+                *(f"{rates[p]:.0f}" for p in ("eager", "ours")),
+                f"{100 * rates['ours'] / copy:.0f} %",
+                _ratio(speedup(part, "ours", cache)),
+            ]
+        )
+    header = ["part", "eager us", "ours us", "eager GB/s", "ours GB/s", "of copy", "ours/eager"]
+    return _table(header, rows)
+
+
+def summary(results: Json) -> str:
+    """Everything for the terminal: the machine, both tables, the means and what was left out."""
+    environment, notes = results["environment"], results["settings"]["notes"]
+    versions, git = environment["versions"], environment["git"]
+    commit = (git["commit"] or "unknown")[:12] + (" (with changes)" if git["dirty"] else "")
+    lines = [
+        f"{device_name(environment)}, torch {versions['torch']}, CUDA {versions['cuda']}, "
+        f"cutlass_ops {versions['cutlass_ops']}, commit {commit}",
+        "Times: microseconds per call, median of interleaved runs, L2 warm unless marked cold.",
+        "Ratios: eager's time / ours, above 1 is faster. err: relative L2 against float64.",
+        "",
+        ops_table(results),
+        "",
+    ]
+    for op, short in SHORT_NAMES.items():
+        ratios = [
+            (ratio, f"{case['m']}x{case['n']}x{case['k']}")
+            for case in results["cases"]
+            if case["op"] == op and not case["grad"] and (ratio := speedup(case, "ours"))
+        ]
+        if ratios:
+            mean, (least, where) = geometric_mean(r for r, _ in ratios), min(ratios)
+            lines.append(
+                f"{short}: geometric mean {mean:.2f}x over {len(ratios)} shapes, "
+                f"least {least:.2f}x at {where}"
+            )
+    if results["parts"]:
+        lines += ["", f"Copy bandwidth {results['copy_gbs']:.0f} GB/s", parts_table(results)]
+    return "\n".join([*lines, *(f"Note: {note}" for note in notes)])
