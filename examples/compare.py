@@ -1,0 +1,75 @@
+"""What the examples share: two models with the same parameters, their errors and their times."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def pick_device() -> torch.device:
+    """The GPU if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def seconds_per_call(call: Callable[[], Any], device: torch.device, calls: int = 20) -> float:
+    """Median time of one call, the device's work included, after three calls to warm up."""
+    times = []
+    for turn in range(calls + 3):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if turn >= 3:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def relative_error(result: Tensor, exact: Tensor) -> float:
+    """||result - exact|| / ||exact||; of a matrix, the largest of that over its rows."""
+    difference = result.double() - exact
+    if exact.dim() == 1:
+        return float(difference.norm() / exact.norm())
+    return float((difference.norm(dim=1) / exact.norm(dim=1)).max())
+
+
+def compare_models(
+    plain: type[nn.Module],
+    fused: type[nn.Module],
+    arguments: Sequence[Any],
+    x: Tensor,
+    device: torch.device,
+) -> None:
+    """Build both models from one seed, run them on `x`, and print errors and times.
+
+    Raises:
+        SystemExit: The parameters differ, or the fused error is above twice PyTorch's own.
+    """
+    models = []
+    for model in (plain, fused):
+        torch.manual_seed(0)
+        models.append(model(*arguments).to(device))
+    model, model_new = models
+    state, state_new = model.state_dict(), model_new.state_dict()
+    same = state.keys() == state_new.keys() and all(
+        torch.equal(state[name], state_new[name]) for name in state
+    )
+    if not same:
+        raise SystemExit("the two models do not start from the same parameters")
+
+    x = x.to(device)
+    with torch.no_grad():
+        result, result_new = model(x), model_new(x)
+        times = [seconds_per_call(lambda m=m: m(x), device) for m in models]
+        exact = model.double()(x.double())
+    error, error_new = relative_error(result, exact), relative_error(result_new, exact)
+    print(f"{'':12}{'error vs float64':>18}{'time':>14}")
+    print(f"{'PyTorch':12}{error:18.2e}{times[0] * 1e6:11.0f} us")
+    print(f"{'cutlass_ops':12}{error_new:18.2e}{times[1] * 1e6:11.0f} us")
+    print(f"cutlass_ops is {times[0] / times[1]:.2f}x as fast as PyTorch here.")
+    if not error_new <= 2 * error + 4 * 2.0**-24:
+        raise SystemExit("the fused result is less exact than it should be")
