@@ -1,0 +1,86 @@
+"""The binary's own ops, called past the Python layer with a kernel of the test's choice."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from cutlass_ops import _library
+from cutlass_ops.epilogues import EPILOGUES
+
+OPS = torch.ops.cutlass_ops
+needs_binary = pytest.mark.skipif(
+    not _library.loaded(), reason=f"no binary: {_library.load_error()}"
+)
+KERNELS = tuple(_library.build_info().get("kernels", ()))
+BUILT = tuple(_library.build_info().get("epilogues", ()))
+GUARD = 64  # floats of NaN on both sides of what a kernel writes
+
+
+def sm_count(device: str = "cuda") -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def require_kernels(device: str) -> None:
+    """Skip, with the reason, where no native kernel can run on this device."""
+    reason = _library.unsupported_reason(torch.device(device, 0))
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def guarded(shape: tuple[int, ...], device: str) -> tuple[Tensor, Tensor]:
+    """Memory full of NaN and a contiguous, 16-byte aligned view of this shape in the middle of it."""
+    memory = torch.full((math.prod(shape) + 2 * GUARD,), math.nan, device=device)
+    return memory, memory[GUARD : GUARD + math.prod(shape)].view(shape)
+
+
+def guards_are_intact(memory: Tensor) -> bool:
+    return bool(memory[:GUARD].isnan().all()) and bool(memory[-GUARD:].isnan().all())
+
+
+def run_plan(
+    name: str,
+    params: list[float],
+    plan: list[int],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """One call of the binary with poisoned workspace and output, and guards around both."""
+    n = len(weight)
+    columns = EPILOGUES[name].columns
+    shape = (len(x),) if columns is None else (len(x), columns(n, params))
+    memory, out = guarded(shape, "cuda")
+    scratch, workspace = guarded((plan[2],), "cuda")
+    OPS._linear_epilogue(x, weight, bias, name, params, plan, workspace, out)
+    assert guards_are_intact(memory), "a kernel wrote outside its output"
+    assert guards_are_intact(scratch), "a kernel wrote outside its workspace"
+    return out.clone()
+
+
+def plan_for(
+    name: str, params: list[float], shape: tuple[int, int, int], kernel: str, splits: int
+) -> list[int] | None:
+    """The plan with this kernel and number of splits of k, or None where the binary refuses it."""
+    try:
+        return list(OPS._plan_for(name, params, *shape, sm_count(), kernel, splits))
+    except RuntimeError as error:
+        assert kernel in str(error), error
+        return None
+
+
+def run_matrix(name: str, params: list[float], z: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A description on a matrix that is already there."""
+    m, n = z.shape
+    columns = EPILOGUES[name].columns
+    shape = (m,) if columns is None else (m, columns(n, params))
+    memory, out = guarded(shape, "cuda")
+    elements = OPS._matrix_workspace(name, params, m, n)
+    scratch, workspace = guarded((elements,), "cuda")
+    OPS._matrix_epilogue(z, bias, name, params, workspace, out)
+    assert guards_are_intact(memory), "a kernel wrote outside its output"
+    assert guards_are_intact(scratch), "a kernel wrote outside its workspace"
+    return out.clone()
