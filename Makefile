@@ -26,13 +26,13 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # What the build depends on besides files. A change (nvcc appears, other architectures) rebuilds.
-NVCC := $(shell PATH="$(PATH)" command -v nvcc 2>/dev/null)
+NVCC := $(shell $(PYTHON) -c 'from buildtools import toolchain; print(toolchain.find_nvcc() or "")' 2>/dev/null)
 CONFIG := torch=$(TORCH) cutlass=$(CUTLASS) nvcc=$(NVCC) cuda_home=$(CUDA_HOME) cutlass_dir=$(CUTLASS_DIR) archs=$(CUTLASS_OPS_CUDA_ARCHS),$(TORCH_CUDA_ARCH_LIST) skip=$(CUTLASS_OPS_SKIP_CUDA)
 
 STAMPS := $(VENV)/.stamps
-SOURCES := $(wildcard setup.py pyproject.toml) $(shell find include csrc -type f 2>/dev/null)
+SOURCES := $(wildcard setup.py pyproject.toml) $(shell find include csrc buildtools -type f -not -name '*.pyc' 2>/dev/null)
 CPP_FILES := $(shell find include csrc tests/cpp examples -name '*.h' -o -name '*.hpp' -o -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' 2>/dev/null)
-PYTHON_DIRS := $(wildcard setup.py cutlass_ops tests benchmarks examples scripts)
+PYTHON_DIRS := $(wildcard setup.py buildtools cutlass_ops tests benchmarks examples scripts)
 
 ifeq ($(CI),true)
 PROFILE := --hypothesis-profile=ci
@@ -67,7 +67,7 @@ lint: $(STAMPS)/dev ## ruff, clang-format, and that the pinned versions agree
 
 .PHONY: typecheck
 typecheck: $(STAMPS)/dev ## mypy
-	@$(BIN)/mypy cutlass_ops benchmarks
+	@$(BIN)/mypy
 
 .PHONY: format
 format: $(STAMPS)/dev ## rewrite the sources as lint wants them
@@ -121,7 +121,7 @@ $(STAMPS)/base: $(STAMPS)/config | $(PY)
 	@touch $@
 
 $(STAMPS)/install: $(STAMPS)/base $(SOURCES)
-	@echo 'Building cutlass_ops ($(if $(NVCC),with $(NVCC),no nvcc on PATH)) ...'
+	@echo 'Building cutlass_ops ($(if $(NVCC),with $(NVCC); minutes,no nvcc found: for the CPU alone)) ...'
 	@$(PY) -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
 

@@ -29,7 +29,7 @@ set_up() { # set_up WHEEL: scratch/site holds the wheel, scratch/src the tree wi
     "${pip[@]}" "$WHEELHOUSE"/*.whl
   fi
   mkdir "$SCRATCH/src"
-  for name in tests benchmarks examples docs include csrc scripts .ci .pre-commit-config.yaml \
+  for name in tests benchmarks examples docs include csrc buildtools scripts .ci .pre-commit-config.yaml \
     .clang-format pyproject.toml setup.py README.md CHANGELOG.md LICENSE Makefile; do
     if [[ -e "$REPO/$name" ]]; then cp -r "$REPO/$name" "$SCRATCH/src/"; fi
   done
