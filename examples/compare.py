@@ -14,19 +14,23 @@ def pick_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def seconds_per_call(call: Callable[[], Any], device: torch.device, calls: int = 20) -> float:
-    """Median time of one call, the device's work included, after three calls to warm up."""
-    times = []
-    for turn in range(calls + 3):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        start = perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        if turn >= 3:
-            times.append(perf_counter() - start)
-    return statistics.median(times)
+def median_seconds(
+    calls: Sequence[Callable[[], Any]], device: torch.device, rounds: int = 20
+) -> list[float]:
+    """Median time of each call, the device's work included. They take turns, so that a disturbance
+    meets all of them; three rounds to warm up are not counted."""
+    times: list[list[float]] = [[] for _ in calls]
+    for turn in range(rounds + 3):
+        for call, measured in zip(calls, times, strict=True):
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            start = perf_counter()
+            call()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 3:
+                measured.append(perf_counter() - start)
+    return [statistics.median(measured) for measured in times]
 
 
 def relative_error(result: Tensor, exact: Tensor) -> float:
@@ -63,8 +67,7 @@ def compare_models(
     x = x.to(device)
     with torch.no_grad():
         result, result_new = model(x), model_new(x)
-        time = seconds_per_call(lambda: model(x), device)
-        time_new = seconds_per_call(lambda: model_new(x), device)
+        time, time_new = median_seconds([lambda: model(x), lambda: model_new(x)], device)
         exact: Tensor = model.double()(x.double())
     error, error_new = relative_error(result, exact), relative_error(result_new, exact)
     print(f"{'':12}{'error vs float64':>18}{'time':>14}")
