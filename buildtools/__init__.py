@@ -1,0 +1,1 @@
+"""The build of the CUDA binary: used by setup.py alone, not installed."""

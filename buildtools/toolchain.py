@@ -1,0 +1,122 @@
+"""Finds what the build needs: nvcc, the CUTLASS headers, the headers of torch, the architectures."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+CUTLASS_FLOOR = (4, 2)
+
+# Machine code for each, and PTX of the portable kernels for anything newer. The PTX is compute_80's, because that of
+# compute_90a runs on compute capability 9.0 alone.
+DEFAULT_ARCHITECTURES = "80+PTX;86;89;90a"
+
+_NO_CUTLASS = (
+    "cutlass_ops needs the CUTLASS headers. Either `pip install --no-deps nvidia-cutlass==4.2.0.0`, "
+    "or set CUTLASS_DIR to a CUTLASS checkout (>= 4.2)."
+)
+_NO_TORCH = (
+    "cutlass_ops builds against the torch of its environment. Install torch >= 2.11 first, then "
+    "`pip install --no-build-isolation .`"
+)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One target: ``sm`` such as ``80`` or ``90a``, and whether its PTX goes along."""
+
+    sm: str
+    ptx: bool
+
+    @property
+    def name(self) -> str:
+        return self.sm + ("+PTX" if self.ptx else "")
+
+    def gencode(self) -> list[str]:
+        # Every 8.x is compiled from compute_80: one pass of the front end for three of them.
+        virtual = "80" if self.sm.startswith("8") else self.sm
+        flags = ["-gencode", f"arch=compute_{virtual},code=sm_{self.sm}"]
+        if self.ptx:
+            flags += ["-gencode", f"arch=compute_{self.sm},code=compute_{self.sm}"]
+        return flags
+
+
+def find_nvcc() -> Path | None:
+    """CUDA_HOME or CUDA_PATH, else PATH, else the toolkit's default prefix."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        home = os.environ.get(variable)
+        if home and (nvcc := Path(home) / "bin" / "nvcc").is_file():
+            return nvcc
+    if on_path := shutil.which("nvcc"):
+        return Path(on_path)
+    default = Path("/usr/local/cuda/bin/nvcc")
+    return default if default.is_file() else None
+
+
+def nvcc_version(nvcc: Path) -> str:
+    text = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
+    match = re.search(r"release (\d+\.\d+)", text)
+    if match is None:
+        raise RuntimeError(f"cannot read a version from `{nvcc} --version`:\n{text}")
+    return match.group(1)
+
+
+def _package_directory(name: str) -> Path | None:
+    """The directory of an installed package, found without importing it."""
+    spec = find_spec(name)
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(locations[0]) if locations else None
+
+
+def cutlass_include() -> tuple[Path, str]:
+    """The include directory and version of CUTLASS: CUTLASS_DIR or CUTLASS_PATH, else the package nvidia-cutlass."""
+    roots = [Path(path) for path in (os.environ.get("CUTLASS_DIR"), os.environ.get("CUTLASS_PATH")) if path]
+    if package := _package_directory("cutlass_library"):
+        roots.append(package / "source")
+    for root in roots:
+        for include in (root / "include", root):
+            header = include / "cutlass" / "version.h"
+            if header.is_file():
+                version = _cutlass_version(header.read_text())
+                if version < CUTLASS_FLOOR:
+                    found = ".".join(map(str, version))
+                    raise RuntimeError(f"CUTLASS {found} at {include} is older than 4.2. {_NO_CUTLASS}")
+                return include, ".".join(map(str, version))
+    raise RuntimeError(_NO_CUTLASS)
+
+
+def _cutlass_version(header: str) -> tuple[int, ...]:
+    parts = (re.search(rf"#define CUTLASS_{part}\s+(\d+)", header) for part in ("MAJOR", "MINOR", "PATCH"))
+    return tuple(int(match.group(1)) if match else 0 for match in parts)
+
+
+def torch_directory() -> Path:
+    """The installed torch; it is not imported, which would cost more than a second."""
+    directory = _package_directory("torch")
+    if directory is None:
+        raise RuntimeError(_NO_TORCH)
+    return directory
+
+
+def architectures() -> list[Architecture]:
+    """CUTLASS_OPS_CUDA_ARCHS (``80;90a``), else TORCH_CUDA_ARCH_LIST (``8.0;9.0a+PTX``), else the default."""
+    text = (
+        os.environ.get("CUTLASS_OPS_CUDA_ARCHS")
+        or os.environ.get("TORCH_CUDA_ARCH_LIST")
+        or DEFAULT_ARCHITECTURES
+    )
+    found = []
+    for item in re.split(r"[;,\s]+", text.strip()):
+        match = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)([af]?)(\+PTX)?", item, re.IGNORECASE)
+        if match is None:
+            raise RuntimeError(f"cannot read the architecture {item!r} of {text!r}: write 80, 8.0, 90a or 9.0+PTX")
+        major, minor, suffix, ptx = match.groups()
+        if int(major) < 8:
+            raise RuntimeError(f"architecture {item!r}: cutlass_ops needs compute capability 8.0 or newer")
+        found.append(Architecture(f"{major}{minor}{suffix.lower()}", bool(ptx)))
+    return found

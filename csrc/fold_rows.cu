@@ -1,0 +1,27 @@
+#include "cutlass_ops/kernel/fold_rows.h"
+
+#include "cutlass_ops/launch.h"
+#include "row_kernels.h"
+
+namespace cutlass_ops {
+namespace {
+
+template <int kVector>
+Status launch_fold(kernel::FoldRowsParams params, cudaStream_t stream) {
+  constexpr int kColumns = kernel::FoldRowsConfig::kLanes * kVector;
+  params.column_tiles = static_cast<int>((std::int64_t{params.columns} + kColumns - 1) / kColumns);
+  return launch("fold_rows", kernel::fold_rows<kVector>, std::int64_t{params.windows} * params.column_tiles,
+                kernel::FoldRowsConfig::kThreads, stream, params);
+}
+
+}  // namespace
+
+Status run_fold_rows(float const* weight, std::int64_t weight_stride, int rows, int columns, int kernel_size,
+                     float* out, cudaStream_t stream) {
+  kernel::FoldRowsParams const params{weight, weight_stride, out, rows / kernel_size, columns, kernel_size, 0};
+  bool const vectorized = weight_stride % 4 == 0 && columns % 4 == 0 && epilogue::is_aligned(weight) &&
+                          epilogue::is_aligned(out);
+  return vectorized ? launch_fold<4>(params, stream) : launch_fold<1>(params, stream);
+}
+
+}  // namespace cutlass_ops

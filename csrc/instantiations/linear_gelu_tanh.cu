@@ -1,0 +1,8 @@
+#include "cutlass_ops/epilogue/bias.h"
+#include "cutlass_ops/epilogue/gelu.h"
+#include "cutlass_ops/epilogue/store.h"
+#include "instantiate.h"
+
+using namespace cutlass_ops::epilogue;
+
+CUTLASS_OPS_REGISTER_EPILOGUE("gelu_tanh", Description<Chain<Bias, GeluTanh>, Store>)

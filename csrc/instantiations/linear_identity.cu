@@ -1,0 +1,7 @@
+#include "cutlass_ops/epilogue/bias.h"
+#include "cutlass_ops/epilogue/store.h"
+#include "instantiate.h"
+
+using namespace cutlass_ops::epilogue;
+
+CUTLASS_OPS_REGISTER_EPILOGUE("identity", Description<Chain<Bias>, Store>)

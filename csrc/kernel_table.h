@@ -1,0 +1,27 @@
+// The GEMM kernels that a plan can choose from. The order is the index in a plan.
+#pragma once
+
+namespace cutlass_ops {
+
+enum class KernelFamily { kSkinny, kSimt };
+
+struct KernelInfo {
+  char const* name;
+  KernelFamily family;
+  int tile_m;
+  int tile_n;
+  int ctas_per_sm;
+  double tflops;  ///< of a full H200 (132 SMs), measured at 1024 x 8192 x 8192; ratios carry over to other GPUs
+};
+
+enum KernelIndex { kSkinny, kSimt64x64, kSimt128x64, kSimt128x128, kSimt128x256, kKernelCount };
+
+inline constexpr KernelInfo kKernels[kKernelCount] = {
+    {"skinny", KernelFamily::kSkinny, 16, 32, 2, 30.0},
+    {"simt_64x64x8", KernelFamily::kSimt, 64, 64, 4, 36.0},
+    {"simt_128x64x8", KernelFamily::kSimt, 128, 64, 3, 44.0},
+    {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 2, 42.7},
+    {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 1, 49.2},
+};
+
+}  // namespace cutlass_ops

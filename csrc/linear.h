@@ -1,0 +1,14 @@
+// Entry of a linear layer with an epilogue: runs a plan.
+#pragma once
+
+#include "registry.h"
+
+namespace cutlass_ops {
+
+/// z = x Wᵀ as [splits, m, n] partial matrices, by any kernel of the table.
+Status run_partial_gemm(gemm::Problem const& problem, Plan const& plan, float* partials, cudaStream_t stream);
+
+/// The GEMM with its epilogue, by the way that the plan says.
+Status run_linear(Epilogue const& epilogue, LinearCall const& call);
+
+}  // namespace cutlass_ops

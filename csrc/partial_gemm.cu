@@ -1,0 +1,51 @@
+// The GEMM without an epilogue, for split-K and for few rows: partial matrices into the workspace.
+#include "cutlass_ops/epilogue/store.h"
+#include "cutlass_ops/gemm/skinny_gemm.h"
+#include "instantiate.h"
+#include "linear.h"
+
+namespace cutlass_ops {
+namespace {
+
+template <int kRows, int kVector>
+Status run_skinny_tile(gemm::Problem const& problem, int splits, float* partials, cudaStream_t stream) {
+  using Tile = gemm::SkinnyTile<kRows, kVector>;
+  using Gemm = gemm::SkinnyGemm<Tile>;
+  gemm::Raster const raster{gemm::ceil_div(problem.m, kRows), gemm::ceil_div(problem.n, Tile::kTileN), splits};
+  // Shares of k stay multiples of four, so that vectors of W stay aligned.
+  int const k_per_split = gemm::ceil_div(gemm::ceil_div(problem.k, splits), 4) * 4;
+  return launch("skinny_gemm", gemm::skinny_gemm<Gemm, Tile>, raster.ctas(), Tile::kThreads, stream,
+                typename Gemm::Params{problem, raster, k_per_split, partials});
+}
+
+template <int kVector>
+Status run_skinny(gemm::Problem const& problem, int splits, float* partials, cudaStream_t stream) {
+  if (problem.m == 1) {
+    return run_skinny_tile<1, kVector>(problem, splits, partials, stream);
+  }
+  if (problem.m == 2) {
+    return run_skinny_tile<2, kVector>(problem, splits, partials, stream);
+  }
+  if (problem.m <= 4) {
+    return run_skinny_tile<4, kVector>(problem, splits, partials, stream);
+  }
+  if (problem.m <= 8) {
+    return run_skinny_tile<8, kVector>(problem, splits, partials, stream);
+  }
+  return run_skinny_tile<16, kVector>(problem, splits, partials, stream);
+}
+
+}  // namespace
+
+Status run_partial_gemm(gemm::Problem const& problem, Plan const& plan, float* partials, cudaStream_t stream) {
+  if (plan.kernel == kSkinny) {
+    bool const vectorized = problem.weight_stride % 4 == 0 && epilogue::is_aligned(problem.weight);
+    return vectorized ? run_skinny<4>(problem, plan.splits, partials, stream)
+                      : run_skinny<1>(problem, plan.splits, partials, stream);
+  }
+  std::int64_t const elements = std::int64_t{problem.m} * problem.n;
+  auto const sink = epilogue::Store::make(partials, problem.n, 1, elements);
+  return run_simt(plan.kernel, problem, epilogue::Chain<>{}, sink, plan.splits, stream);
+}
+
+}  // namespace cutlass_ops

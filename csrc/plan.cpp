@@ -1,0 +1,126 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "kernel_table.h"
+#include "matrix_slots.h"
+
+namespace cutlass_ops {
+namespace {
+
+// Measured on an H200; on another GPU the ratios are what matters.
+constexpr double kReferenceSms = 132.0;
+constexpr double kBytesPerNs = 3200.0;   // streams of reads and writes, short of the copy bandwidth of 4268
+constexpr double kLaunchNs = 2500.0;     // a dependent launch
+constexpr double kCtaNs = 3000.0;        // prologue, first loads, epilogue of a CTA
+
+constexpr int kMostSplits = 32;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Time of the GEMM alone: whole waves at the full rate, then a wave that leaves part of each SM idle.
+double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits) {
+  std::int64_t const ctas =
+      ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n) * splits;
+  double const k = double(ceil_div(request.k, splits));
+  double const flops_per_ns_per_sm = kernel.tflops * 1e3 / kReferenceSms;
+  double const cta_flops = 2.0 * kernel.tile_m * kernel.tile_n * k;
+  std::int64_t const slots = std::int64_t{request.sm_count} * kernel.ctas_per_sm;
+  std::int64_t const full_waves = ctas / slots;
+  double ns = double(full_waves) * (kernel.ctas_per_sm * cta_flops / flops_per_ns_per_sm + kCtaNs);
+  if (std::int64_t const rest = ctas % slots; rest > 0) {
+    // An SM with part of its CTAs hides less latency: half the rate with one of many, the full rate with all.
+    double const resident = double(ceil_div(rest, request.sm_count));
+    double const efficiency = 0.5 + 0.5 * resident / kernel.ctas_per_sm;
+    ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + kCtaNs;
+  }
+  return ns;
+}
+
+/// The skinny kernel reads W once per row group, or is bound by its arithmetic.
+double skinny_ns(PlanRequest const& request, int splits) {
+  KernelInfo const& kernel = kKernels[kSkinny];
+  double const groups = double(ceil_div(request.m, kernel.tile_m));
+  double const rows = std::min(request.m, kernel.tile_m);
+  double const bytes = 4.0 * request.n * double(request.k) * groups;
+  double const flops = 2.0 * rows * groups * request.n * double(request.k);
+  double const ctas = groups * double(ceil_div(request.n, kernel.tile_n)) * splits;
+  double const fill = std::min(1.0, ctas / (double(request.sm_count) * kernel.ctas_per_sm));
+  double const scale = kReferenceSms / request.sm_count;
+  return (bytes / kBytesPerNs + flops / (kernel.tflops * 1e3)) * scale / fill + kCtaNs;
+}
+
+/// Partials are written by the GEMM, read and finished by a second kernel.
+double partials_ns(PlanRequest const& request, int splits) {
+  return 4.0 * request.m * double(request.n) * (2.0 * splits + 1.0) / kBytesPerNs + kLaunchNs;
+}
+
+}  // namespace
+
+Plan make_plan(PlanRequest const& request, int kernel, int splits, bool* possible) {
+  KernelInfo const& info = kKernels[kernel];
+  bool const simt = info.family == KernelFamily::kSimt;
+  std::int64_t const output_columns = request.n / request.window;
+  std::int64_t const tiles_n = ceil_div(request.n, info.tile_n);
+  Plan plan;
+  plan.kernel = kernel;
+  plan.splits = splits;
+  plan.direct = simt && splits == 1 && info.tile_n % request.window == 0;
+  *possible = splits >= 1 && splits <= std::max(1, request.k) &&
+              ceil_div(request.m, info.tile_m) * tiles_n * splits <= INT32_MAX;
+  double ns = simt ? gemm_ns(info, request, splits) : skinny_ns(request, splits);
+  if (plan.direct) {
+    plan.workspace = request.reduces && tiles_n > 1 ? request.m * tiles_n : 0;
+    ns += request.reduces && tiles_n > 1 ? kLaunchNs : 0.0;
+  } else {
+    plan.workspace = std::int64_t{splits} * request.m * request.n +
+                     matrix_workspace(request.m, int(output_columns), request.fragment_width, request.reduces);
+    ns += partials_ns(request, splits);
+  }
+  plan.nanoseconds = std::int64_t(ns);
+  return plan;
+}
+
+Plan choose_plan(PlanRequest const& request) {
+  Plan best;
+  best.nanoseconds = INT64_MAX;
+  for (int kernel = 0; kernel < kKernelCount; ++kernel) {
+    for (int splits = 1; splits <= kMostSplits; ++splits) {
+      // A share of k shorter than 64 is all prologue.
+      if (splits > 1 && request.k / splits < 64) {
+        break;
+      }
+      bool possible = false;
+      Plan const plan = make_plan(request, kernel, splits, &possible);
+      if (possible && plan.nanoseconds < best.nanoseconds) {
+        best = plan;
+      }
+    }
+  }
+  return best;
+}
+
+bool choose_folding(int m, int n, int k, int kernel_size, int sm_count) {
+  if (kernel_size == 1) {
+    return false;
+  }
+  int const windows = n / kernel_size;
+  Plan const pooled = choose_plan({m, n, k, kernel_size, true, 1, sm_count});
+  Plan const folded = choose_plan({m, windows, k, 1, true, 1, sm_count});
+  double const fold_bytes = 4.0 * double(k) * (double(n) + windows);
+  double const fold_ns = fold_bytes / kBytesPerNs * (kReferenceSms / sm_count) + kLaunchNs;
+  return double(folded.nanoseconds) + fold_ns < double(pooled.nanoseconds);
+}
+
+std::string describe(Plan const& plan) {
+  KernelInfo const& info = kKernels[plan.kernel];
+  std::ostringstream text;
+  text << info.name << ", tile " << info.tile_m << "x" << info.tile_n << ", " << plan.splits
+       << (plan.splits == 1 ? " split of k" : " splits of k") << ", epilogue "
+       << (plan.direct ? "in the GEMM" : "after the partial sums") << ", workspace " << 4 * plan.workspace << " bytes";
+  return text.str();
+}
+
+}  // namespace cutlass_ops

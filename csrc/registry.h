@@ -1,0 +1,62 @@
+// The registered descriptions: name -> launchers. An instantiation adds itself; nothing else changes.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string>
+#include <vector>
+
+#include "cutlass_ops/epilogue/arguments.h"
+#include "cutlass_ops/epilogue/matrix_source.h"
+#include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/status.h"
+#include "plan.h"
+
+namespace cutlass_ops {
+
+/// What the host needs to know of a description before it runs.
+struct EpilogueShape {
+  int window;          ///< columns of the linear per output column
+  bool reduces;        ///< the output is one number per row
+  int fragment_width;
+  int param_count;     ///< numbers that the description takes
+};
+
+struct LinearCall {
+  gemm::Problem problem;
+  epilogue::Arguments arguments;
+  Plan plan;
+  float* workspace;
+  float* out;
+  cudaStream_t stream;
+};
+
+struct MatrixCall {
+  epilogue::MatrixSource source;
+  int rows;
+  epilogue::Arguments arguments;
+  float* workspace;
+  float* out;
+  cudaStream_t stream;
+};
+
+struct Epilogue {
+  char const* name;
+  EpilogueShape (*shape)(epilogue::Arguments const&, int columns);
+  Status (*run_gemm)(LinearCall const&);    ///< the GEMM with the epilogue in it (plan.direct)
+  Status (*run_matrix)(MatrixCall const&);  ///< the epilogue alone
+  Status (*refine)(LinearCall const&);      ///< kernel::refine_nonfinite; nullptr where nothing is reduced
+};
+
+/// nullptr where no description has that name.
+Epilogue const* find_epilogue(std::string const& name);
+
+/// All names, sorted.
+std::vector<std::string> epilogue_names();
+
+/// Registers a description when the library is loaded.
+struct Registration {
+  explicit Registration(Epilogue const& epilogue);
+};
+
+}  // namespace cutlass_ops

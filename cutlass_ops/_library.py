@@ -1,0 +1,90 @@
+"""Finds and loads the binary, and says which devices its kernels can run on.
+
+The schemas of the ops are defined in Python (``schemas.py``); the binary only implements them. Without it, or on a
+device it was not built for, every op still runs, as plain PyTorch.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import schemas as _schemas  # the ops must exist before the binary implements them
+
+__all__ = ["build_info", "load_error", "loaded", "unsupported_reason"]
+
+_BINARY = Path(__file__).with_name("_C.abi3.so")
+
+
+def _load() -> str | None:
+    """Loads the binary; the reason why not, or None."""
+    if not _BINARY.is_file():
+        return "this install has no binary: it was built without nvcc, or with CUTLASS_OPS_SKIP_CUDA=1"
+    try:
+        torch.ops.load_library(str(_BINARY))
+    except OSError as error:
+        return f"{_BINARY.name} does not load beside torch {torch.__version__}: {error}"
+    return None
+
+
+_load_error = _load()
+
+
+def loaded() -> bool:
+    """Whether the binary is there and loaded."""
+    return _load_error is None
+
+
+def load_error() -> str | None:
+    """Why the binary is not loaded, or None."""
+    return _load_error
+
+
+def binary_path() -> Path | None:
+    """The loaded binary, or None."""
+    return _BINARY if loaded() else None
+
+
+@functools.cache
+def build_info() -> dict[str, Any]:
+    """What the binary was built from and holds; empty where none is loaded.
+
+    Keys: ``cutlass``, ``nvcc`` (versions), ``architectures`` (such as ``80+PTX``, ``90a``), ``kernels``, ``epilogues``.
+    """
+    if not loaded():
+        return {}
+    info: dict[str, Any] = json.loads(torch.ops.cutlass_ops._build_info())
+    return info
+
+
+@functools.cache
+def unsupported_reason(device: torch.device) -> str | None:
+    """Why the kernels cannot run on the CUDA device ``device``, or None where they can."""
+    if _load_error is not None:
+        return _load_error
+    if torch.version.hip is not None:
+        return "the kernels are CUDA kernels, and this torch is built for ROCm"
+    capability = torch.cuda.get_device_capability(device)
+    architectures: list[str] = build_info()["architectures"]
+    if any(_runs_on(name, capability) for name in architectures):
+        return None
+    return (
+        f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, and the kernels "
+        f"were built for {', '.join(architectures)}; set CUTLASS_OPS_CUDA_ARCHS and build again"
+    )
+
+
+def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
+    match = re.fullmatch(r"(\d+)(\d)([af]?)(\+PTX)?", architecture)
+    assert match is not None, architecture
+    built = (int(match[1]), int(match[2]))
+    if match[3]:  # 90a: code for that very capability
+        return capability == built
+    if match[4] and capability >= built:  # the driver compiles PTX for anything newer
+        return True
+    return capability[0] == built[0] and capability[1] >= built[1]

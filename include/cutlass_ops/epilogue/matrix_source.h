@@ -1,0 +1,44 @@
+// Source: a matrix in memory, or the sum of the partial matrices that split-K left there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cutlass_ops/epilogue/arguments.h"
+#include "cutlass_ops/epilogue/fragment.h"
+
+namespace cutlass_ops {
+namespace epilogue {
+
+struct MatrixSource {
+  float const* data;          ///< [splits, rows, columns], unit column stride
+  int columns;
+  std::int64_t row_stride;    ///< elements
+  int splits;                 ///< partial matrices, added in their order
+  std::int64_t split_stride;  ///< elements
+  bool vectorized;
+
+  static MatrixSource make(float const* data, int columns, std::int64_t row_stride, int splits = 1,
+                           std::int64_t split_stride = 0) {
+    bool const rows_aligned = row_stride % 4 == 0 && split_stride % 4 == 0;
+    return {data, columns, row_stride, splits, split_stride, rows_aligned && is_aligned(data)};
+  }
+
+  template <int kWidth>
+  CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> load(int row, int column) const {
+    float const* pointer = data + row * row_stride + column;
+    Fragment<kWidth> sum = load_columns<kWidth>(pointer, columns - column, vectorized);
+    for (int split = 1; split < splits; ++split) {
+      pointer += split_stride;
+      Fragment<kWidth> const part = load_columns<kWidth>(pointer, columns - column, vectorized);
+      CUTLASS_OPS_UNROLL
+      for (int i = 0; i < kWidth; ++i) {
+        sum[i] += part[i];
+      }
+    }
+    return sum;
+  }
+};
+
+}  // namespace epilogue
+}  // namespace cutlass_ops

@@ -1,0 +1,47 @@
+// The linear layer as the GEMM kernels see it, and the cut of its work into CTAs.
+#pragma once
+
+#include <cstdint>
+
+#include "cutlass_ops/epilogue/fragment.h"
+
+namespace cutlass_ops {
+namespace gemm {
+
+/// z = x Wᵀ: x is [m, k], W is [n, k], both with unit stride along k. Strides count elements and may be 0.
+struct Problem {
+  float const* x;
+  float const* weight;
+  int m, n, k;
+  std::int64_t x_stride;
+  std::int64_t weight_stride;
+};
+
+/// Place of a CTA: its tile of the output and its share of k.
+struct TileCoordinate {
+  int tile_m, tile_n, split;
+};
+
+/// Maps a linear CTA index onto tiles and splits. CTAs that run at the same time cover a block of `kGroup` row tiles by
+/// as many column tiles as fit, so that x and W are both read from L2; a grid in x alone has no 65 535 limit.
+struct Raster {
+  static constexpr int kGroup = 16;
+
+  int tiles_m, tiles_n, splits;
+
+  std::int64_t ctas() const { return std::int64_t{tiles_m} * tiles_n * splits; }
+
+  CUTLASS_OPS_HOST_DEVICE TileCoordinate locate(unsigned cta) const {
+    unsigned const tiles = unsigned(tiles_m) * unsigned(tiles_n);
+    unsigned const tile = cta % tiles;
+    unsigned const per_group = unsigned(kGroup) * unsigned(tiles_n);
+    unsigned const group = tile / per_group;
+    unsigned const first = group * kGroup;
+    unsigned const rows = unsigned(tiles_m) - first < kGroup ? unsigned(tiles_m) - first : kGroup;
+    unsigned const within = tile - group * per_group;
+    return {int(first + within % rows), int(within / rows), int(cta / tiles)};
+  }
+};
+
+}  // namespace gemm
+}  // namespace cutlass_ops
