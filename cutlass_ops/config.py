@@ -1,0 +1,195 @@
+"""What is installed, what can run here, and which kernel a call would run."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from . import _library, dispatch, schemas
+from . import precision as _precision
+from .epilogues import gelu_name, pooled_name
+from .validation import check_approximate, check_kernel_size
+
+_ops = torch.ops.cutlass_ops
+_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
+
+# Without a GPU explain() plans for an H200.
+_MODEL_SM_COUNT = 132
+_EXPLAINED = ("linear_gelu_softmax", "linear_avgpool_gelu_scale_max")
+
+
+class Report(str):
+    """A string that shows as its text at the prompt, too."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _own_version() -> str:
+    try:
+        return version("cutlass_ops")
+    except PackageNotFoundError:
+        return "not installed (source tree)"
+
+
+def _build_lines() -> list[str]:
+    if not _library.loaded():
+        return [f"build         none loaded: {_library.load_error() or 'no reason known'}"]
+    info = _library.build_info()
+    lines = [
+        f"build         CUTLASS {info.get('cutlass', '?')}, nvcc {info.get('nvcc', '?')}",
+        f"architectures {', '.join(info.get('architectures', ()))}",
+        f"epilogues     {', '.join(info.get('epilogues', ()))}",
+    ]
+    kernels = info.get("kernels", ())
+    if kernels:
+        lines.append(f"kernels       {len(kernels)}: {', '.join(map(str, kernels))}")
+    return lines
+
+
+def _device_lines() -> list[str]:
+    if not torch.cuda.is_available():
+        why = _no_cuda_reason()
+        return [f"device        cpu ({why}): the plain PyTorch reference runs"]
+    lines = []
+    for index in range(torch.cuda.device_count()):
+        name = torch.cuda.get_device_name(index)
+        major, minor = torch.cuda.get_device_capability(index)
+        reason = _library.unsupported_reason(torch.device("cuda", index))
+        runs = "native kernels run" if reason is None else f"reference runs: {reason}"
+        lines.append(f"device        cuda:{index} {name}, capability {major}.{minor}: {runs}")
+    return lines
+
+
+def _no_cuda_reason() -> str:
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    return "no CUDA device is visible" if built else "this PyTorch is built without CUDA"
+
+
+def show_config() -> str:
+    """Version, build, devices, and which kernels can run on them or why none can.
+
+    Returns:
+        the text, as a str that also shows as text at the prompt.
+    """
+    cuda = torch.version.cuda or "none"
+    lines = [
+        f"cutlass_ops   {_own_version()}",
+        f"python        {platform.python_version()}",
+        f"torch         {torch.__version__} (CUDA {cuda})",
+        *_build_lines(),
+        *_device_lines(),
+        f"precision     {_precision.get_float32_precision()} is the default; native: "
+        f"{', '.join(_precision.NATIVE_MODES)}; known: {', '.join(_precision.MODES)}",
+    ]
+    return Report("\n".join(lines))
+
+
+def explain(
+    op: str,
+    shape: tuple[int, int, int],
+    *,
+    precision: str | None = None,
+    packed: bool = False,
+    kernel_size: int = 1,
+    approximate: str = "none",
+    device: torch.device | str | int | None = None,
+) -> str:
+    """The kernel, tile and split that a call would run, or why the reference would run.
+
+    Args:
+        op: ``"linear_gelu_softmax"`` or ``"linear_avgpool_gelu_scale_max"``.
+        shape: (M, N, K): rows of x, rows of the weight, columns of both.
+        precision: the mode asked for; None for the default.
+        packed: whether the weight is a PackedLinear, already folded.
+        kernel_size: of the pooling; 1 for linear_gelu_softmax.
+        approximate: the form of GELU.
+        device: a CUDA device; None for the current one. Without any the text says why the
+            reference would run, and, where a binary is loaded, what an H200 would run.
+
+    Returns:
+        the text, as a str that also shows as text at the prompt.
+
+    Raises:
+        ValueError: an unknown op, mode or form, a negative size, kernel_size outside 1..N (or,
+            for linear_gelu_softmax, other than 1).
+        TypeError: kernel_size no int.
+    """
+    if op not in _EXPLAINED:
+        raise ValueError(f"explain: op must be one of {_EXPLAINED}, got {op!r}")
+    m, n, k = shape
+    if min(m, n, k) < 0:
+        raise ValueError(f"explain: shape must be (M, N, K) of sizes, got {shape}")
+    check_approximate("explain", approximate)
+    pooled = op == "linear_avgpool_gelu_scale_max"
+    if pooled or kernel_size != 1:
+        check_kernel_size("explain", kernel_size, n if pooled else 1)
+    mode = _precision.requested("explain", precision)
+    lines = [f"{op}  M={m} N={n} K={k}" + (f" kernel_size={kernel_size}" if pooled else "")]
+    if mode not in _precision.NATIVE_MODES:
+        lines.append(f"precision {mode!r} has no native kernel in this build: 'ieee' stands in")
+    target = _target(device)
+    if target is None:
+        lines.append(f"the plain PyTorch reference would run: {_reference_reason(device)}")
+        if not _library.loaded():
+            return Report("\n".join(lines))
+        sm_count = _MODEL_SM_COUNT
+        lines.append(f"on an H200 ({sm_count} SMs) it would be:")
+    else:
+        sm_count = dispatch.sm_count(target)
+        lines.append(f"on cuda:{target}, {torch.cuda.get_device_name(target)} ({sm_count} SMs):")
+    if m == 0 or n == 0:
+        lines.append("  nothing, the output is empty")
+    elif pooled:
+        lines += _pooled_lines(m, n, k, kernel_size, packed, approximate, sm_count)
+    else:
+        lines.append(_plan_line(gelu_name(approximate), [], m, n, k, sm_count))
+        lines.append("  row softmax, in place")
+    return Report("\n".join(lines))
+
+
+def _target(device: torch.device | str | int | None) -> int | None:
+    """Index of the CUDA device that would run native kernels; None where none would."""
+    if not torch.cuda.is_available():
+        return None
+    chosen = torch.device("cuda" if device is None else device)
+    if chosen.type != "cuda":
+        return None
+    index = torch.cuda.current_device() if chosen.index is None else chosen.index
+    native = _library.unsupported_reason(torch.device("cuda", index)) is None
+    return index if native else None
+
+
+def _reference_reason(device: torch.device | str | int | None) -> str:
+    if device is not None and torch.device(device).type != "cuda":
+        return f"the device is {torch.device(device)}"
+    if not torch.cuda.is_available():
+        return _no_cuda_reason()
+    chosen = torch.device("cuda" if device is None else device)
+    index = torch.cuda.current_device() if chosen.index is None else chosen.index
+    return _library.unsupported_reason(torch.device("cuda", index)) or "no reason known"
+
+
+def _pooled_lines(
+    m: int, n: int, k: int, kernel_size: int, packed: bool, approximate: str, sm_count: int
+) -> list[str]:
+    name = pooled_name(approximate)
+    windows = n // kernel_size
+    if packed and kernel_size > 1:
+        line = _plan_line(name, [1.0, 1.0], m, windows, k, sm_count)
+        return ["  weights folded when they were packed", line]
+    n = windows * kernel_size
+    if kernel_size > 1 and _ops._choose_folding(m, n, k, kernel_size, sm_count):
+        line = _plan_line(name, [1.0, 1.0], m, windows, k, sm_count)
+        return [f"  fold the weights, {n} rows to {windows}", line]
+    return [_plan_line(name, [float(kernel_size), 1.0], m, n, k, sm_count)]
+
+
+def _plan_line(name: str, params: list[float], m: int, n: int, k: int, sm_count: int) -> str:
+    plan = _ops._plan(name, params, m, n, k, sm_count)
+    estimate = plan[3] / 1000.0
+    return f"  {name}: {_ops._describe_plan(plan)}; estimated {estimate:.1f} us"

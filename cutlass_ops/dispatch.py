@@ -1,0 +1,338 @@
+"""CUDA implementations of the registered ops: which kernels run, on what memory.
+
+Each function either hands over to the binary or, where that cannot serve the device or the dtype,
+to the plain PyTorch reference. Outputs and workspaces are allocated here and not in C++, so that
+running out of memory surfaces as ``torch.OutOfMemoryError``. Nothing here synchronises, so every
+path can be captured in a CUDA graph from its first call on.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import _library, reference, schemas
+from .epilogues import gelu_name, lookup, pooled_name
+from .precision import check_native
+
+_ops = torch.ops.cutlass_ops
+_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
+_linear_epilogue_native = _ops._linear_epilogue.default
+_matrix_epilogue_native = _ops._matrix_epilogue.default
+_row_softmax_native = _ops._row_softmax.default
+_fold_rows_native = _ops._fold_rows.default
+_refine_nonfinite_native = _ops._refine_nonfinite.default
+_query_plan = _ops._plan.default
+_query_workspace = _ops._matrix_workspace.default
+_query_folding = _ops._choose_folding.default
+
+# Kernels index rows, columns and depth with 32-bit integers and offsets with 64-bit ones.
+SIZE_LIMIT = 2**31 - 1
+# Answers of the binary, per device and shape. Cleared when full: a workload with ever new shapes
+# must not grow without bound, and asking again costs microseconds.
+_CACHE_LIMIT = 4096
+_plans: dict[tuple[object, ...], list[int]] = {}
+_workspaces: dict[tuple[object, ...], int] = {}
+_foldings: dict[tuple[object, ...], bool] = {}
+_sm_counts: dict[int, int] = {}
+_warned: set[str] = set()
+
+
+def sm_count(device_index: int) -> int:
+    """Number of multiprocessors of a CUDA device, asked once."""
+    count = _sm_counts.get(device_index)
+    if count is None:
+        count = torch.cuda.get_device_properties(device_index).multi_processor_count
+        _sm_counts[device_index] = count
+    return count
+
+
+def _native(op: str, x: Tensor, *others: Tensor | None) -> bool:
+    """Whether the binary serves these operands; one warning per reason where it should but cannot.
+
+    Float64 and anything else that is not float32 goes to the reference without a word. Operands
+    on another device raise, because a kernel would read them as addresses of this one.
+    """
+    device = x.device
+    native = x.dtype == torch.float32
+    for other in others:
+        if other is not None:
+            if other.device != device:
+                raise ValueError(
+                    f"{op}: all inputs must be on one device, got {device} and {other.device}"
+                )
+            if other.dtype != torch.float32:
+                native = False
+    if not native:
+        return False
+    reason = _library.unsupported_reason(device)
+    if reason is None:
+        return True
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(
+            f"cutlass_ops: {reason}; running the plain PyTorch reference on {device} instead",
+            UserWarning,
+            stacklevel=2,
+        )
+    return False
+
+
+def _check_sizes(op: str, m: int, n: int, k: int) -> None:
+    if m > SIZE_LIMIT or n > SIZE_LIMIT or k > SIZE_LIMIT:
+        raise ValueError(
+            f"{op}: rows, columns and depth are limited to 2^31 - 1 = {SIZE_LIMIT} each on CUDA, "
+            f"got {m} rows, {n} columns and depth {k}"
+        )
+
+
+def _check_operands(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Shapes only: a direct call of the registered op does not pass the functional checks."""
+    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"{op}: shapes must be x [..., K] and weight [N, K], "
+            f"got x {list(x.shape)} and weight {list(weight.shape)}"
+        )
+    if bias is not None:
+        _check_bias(op, bias, weight.shape[0])
+
+
+def _check_bias(op: str, bias: Tensor, n: int) -> None:
+    if bias.dim() != 1 or bias.shape[0] != n:
+        raise ValueError(f"{op}: bias must have shape [{n}], got {list(bias.shape)}")
+
+
+def _matrix(tensor: Tensor) -> Tensor:
+    """The tensor as ``[M, K]`` with unit column stride; a copy only where no view has that.
+
+    Any row stride is left alone, zero included, and so is the column stride of a single column.
+    """
+    if tensor.dim() == 1:
+        tensor = tensor.unsqueeze(0)
+    elif tensor.dim() > 2:
+        tensor = tensor.flatten(0, -2)
+    if tensor.shape[1] > 1 and tensor.stride(1) != 1:
+        return tensor.contiguous()
+    return tensor
+
+
+def _vector(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.contiguous()
+
+
+def _plan(x: Tensor, name: str, params: Sequence[float], m: int, n: int, k: int) -> list[int]:
+    index = x.get_device()
+    key = (index, name, *params, m, n, k)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= _CACHE_LIMIT:
+            _plans.clear()
+        plan = _plans[key] = list(_query_plan(name, params, m, n, k, sm_count(index)))
+    return plan
+
+
+def _run_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: list[float], out: Tensor
+) -> None:
+    """One fused GEMM on two-dimensional operands, into ``out``, which is not empty."""
+    m, k = x.shape
+    n = weight.shape[0]
+    plan = _plan(x, name, params, m, n, k)
+    workspace = torch.empty(plan[2], dtype=torch.float32, device=x.device)
+    _linear_epilogue_native(x, weight, bias, name, params, plan, workspace, out)
+
+
+def linear_epilogue(
+    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+) -> Tensor:
+    """CUDA implementation of ``cutlass_ops::linear_epilogue``."""
+    op = "linear_epilogue"
+    row = lookup(name)
+    _check_operands(op, x, weight, bias)
+    n, k = weight.shape
+    row.check(n, params)
+    if not _native(op, x, weight, bias) or n == 0:
+        return row.reference(reference.linear(x, weight, bias), params).contiguous()
+    lead = x.shape[:-1]
+    shape = lead if row.columns is None else (*lead, row.columns(n, params))
+    out = torch.empty(shape, dtype=torch.float32, device=x.device)
+    if out.numel() > 0:
+        x = _matrix(x)
+        m = x.shape[0]
+        _check_sizes(op, m, n, k)
+        flat = out.view(m) if row.columns is None else out.view(m, -1)
+        _run_linear(x, _matrix(weight), _vector(bias), name, list(params), flat)
+    return out
+
+
+def linear_gelu_softmax(
+    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+) -> Tensor:
+    """CUDA implementation of ``cutlass_ops::linear_gelu_softmax``: a GEMM with GELU in its
+    epilogue, then a row softmax in place."""
+    op = "linear_gelu_softmax"
+    check_native(op, precision)
+    _check_operands(op, x, weight, bias)
+    if not _native(op, x, weight, bias):
+        return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
+    n, k = weight.shape
+    out = torch.empty((*x.shape[:-1], n), dtype=torch.float32, device=x.device)
+    if out.numel() > 0:
+        x = _matrix(x)
+        m = x.shape[0]
+        _check_sizes(op, m, n, k)
+        flat = out if out.dim() == 2 else out.view(m, n)
+        _run_linear(x, _matrix(weight), _vector(bias), gelu_name(approximate), [], flat)
+        _row_softmax_native(flat, None, "identity", flat)
+    return out
+
+
+def linear_avgpool_gelu_scale_max(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    precision: str,
+) -> Tensor:
+    """CUDA implementation of ``cutlass_ops::linear_avgpool_gelu_scale_max``: the pooling in the
+    epilogue, or a GEMM on folded weights, as the cost model of the binary chooses."""
+    op = "linear_avgpool_gelu_scale_max"
+    check_native(op, precision)
+    _check_operands(op, x, weight, bias)
+    n, k = weight.shape
+    if not 1 <= kernel_size <= n:
+        raise ValueError(
+            f"{op}: kernel_size must be between 1 and N, got kernel_size {kernel_size} for N = {n}"
+        )
+    if not _native(op, x, weight, bias):
+        return reference.linear_avgpool_gelu_scale_max(
+            x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
+        ).contiguous()
+    out = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
+    if out.numel() == 0:
+        return out
+    x = _matrix(x)
+    m = x.shape[0]
+    _check_sizes(op, m, n, k)
+    flat = out.view(m)
+    weight = _matrix(weight)
+    bias = _vector(bias)
+    name = pooled_name(approximate)
+    windows = n // kernel_size
+    if windows * kernel_size != n:  # the remainder plays no part, so no kernel sees it
+        n = windows * kernel_size
+        weight = weight.narrow(0, 0, n)
+        bias = None if bias is None else bias.narrow(0, 0, n)
+    params = [float(kernel_size), scale]
+    if kernel_size == 1 or not _choose_folding(x, m, n, k, kernel_size):
+        _run_linear(x, weight, bias, name, params, flat)
+        return out
+    folded = _fold(weight, kernel_size)
+    folded_bias = None if bias is None else _fold(bias.unsqueeze(1), kernel_size).view(windows)
+    _run_linear(x, folded, folded_bias, name, [1.0, scale], flat)
+    # An infinite x against a window with weights of both signs is NaN by definition, but may be
+    # infinite against their mean. Rows that came out infinite are computed again, unfolded. The
+    # caller's packed weights hold the means only, so there that correction cannot be made.
+    _refine_nonfinite_native(x, weight, bias, name, params, flat)
+    return out
+
+
+def _choose_folding(x: Tensor, m: int, n: int, k: int, kernel_size: int) -> bool:
+    index = x.get_device()
+    key = (index, m, n, k, kernel_size)
+    folding = _foldings.get(key)
+    if folding is None:
+        if len(_foldings) >= _CACHE_LIMIT:
+            _foldings.clear()
+        folding = _foldings[key] = _query_folding(m, n, k, kernel_size, sm_count(index))
+    return folding
+
+
+def _fold(weight: Tensor, kernel_size: int) -> Tensor:
+    """fold_rows of a matrix with unit column stride."""
+    rows, columns = weight.shape
+    out = torch.empty((rows // kernel_size, columns), dtype=torch.float32, device=weight.device)
+    if out.numel() > 0:
+        _fold_rows_native(weight, kernel_size, out)
+    return out
+
+
+def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
+    """CUDA implementation of ``cutlass_ops::fold_rows``."""
+    op = "fold_rows"
+    if weight.dim() not in (1, 2) or not _native(op, weight):
+        return reference.fold_rows(weight, kernel_size)
+    rows = weight.shape[0]
+    if not 1 <= kernel_size <= rows:
+        raise ValueError(
+            f"{op}: kernel_size must be between 1 and the number of rows, "
+            f"got kernel_size {kernel_size} for {rows} rows"
+        )
+    _check_sizes(op, rows, weight.shape[-1], 1)
+    if weight.dim() == 1:
+        return _fold(weight.unsqueeze(1), kernel_size).view(rows // kernel_size)
+    return _fold(_matrix(weight), kernel_size)
+
+
+def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+    """CUDA implementation of ``cutlass_ops::gelu_softmax``."""
+    if not _native("gelu_softmax", z, bias):
+        return reference.gelu_softmax(z, bias, approximate=approximate).contiguous()
+    return _row_softmax("gelu_softmax", z, bias, gelu_name(approximate))
+
+
+def softmax(z: Tensor) -> Tensor:
+    """CUDA implementation of ``cutlass_ops::softmax``."""
+    if not _native("softmax", z):
+        return reference.softmax(z).contiguous()
+    return _row_softmax("softmax", z, None, "identity")
+
+
+def _row_softmax(op: str, z: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    out = torch.empty(z.shape, dtype=torch.float32, device=z.device)
+    if bias is not None:
+        _check_bias(op, bias, z.shape[-1])
+    if out.numel() > 0:
+        z = _matrix(z)
+        _check_sizes(op, z.shape[0], z.shape[1], 1)
+        _row_softmax_native(z, _vector(bias), activation, out.view(z.shape))
+    return out
+
+
+def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
+    """CUDA implementation of ``cutlass_ops::gelu_scale_max``."""
+    op = "gelu_scale_max"
+    n = z.shape[-1]
+    if n < 1:
+        raise ValueError(f"{op}: the maximum needs N >= 1, got N = {n}")
+    if not _native(op, z, bias):
+        out = reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate)
+        return out.contiguous()
+    if bias is not None:
+        _check_bias(op, bias, n)
+    out = torch.empty(z.shape[:-1], dtype=torch.float32, device=z.device)
+    if out.numel() > 0:
+        z = _matrix(z)
+        m = z.shape[0]
+        _check_sizes(op, m, n, 1)
+        name = pooled_name(approximate)
+        params = [1.0, scale]
+        elements = _workspace_elements(name, params, m, n)
+        workspace = torch.empty(elements, dtype=torch.float32, device=z.device)
+        _matrix_epilogue_native(z, _vector(bias), name, params, workspace, out.view(m))
+    return out
+
+
+def _workspace_elements(name: str, params: list[float], m: int, n: int) -> int:
+    key = (name, *params, m, n)
+    elements = _workspaces.get(key)
+    if elements is None:
+        if len(_workspaces) >= _CACHE_LIMIT:
+            _workspaces.clear()
+        elements = _workspaces[key] = _query_workspace(name, params, m, n)
+    return elements

@@ -1,0 +1,173 @@
+"""Registration of the ops: implementations, fakes, autocast rules.
+
+The schemas stand in schemas.py and the vmap rules in batching.py. Every op has one implementation
+for CUDA (dispatch.py) and one for every other backend, made of the plain PyTorch reference. The
+fakes return exactly what both return: shape, dtype, device, and contiguous strides. None has an
+autograd rule; the functions of autograd.py stand around the ops and cost nothing without grad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import dispatch, reference
+from .epilogues import lookup
+from .precision import check_native
+from .schemas import LIBRARY
+
+
+def linear_epilogue(
+    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+) -> Tensor:
+    row = lookup(name)
+    row.check(weight.shape[0], params)
+    return row.reference(reference.linear(x, weight, bias), params).contiguous()
+
+
+def linear_gelu_softmax(
+    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+) -> Tensor:
+    check_native("linear_gelu_softmax", precision)
+    return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
+
+
+def linear_avgpool_gelu_scale_max(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    precision: str,
+) -> Tensor:
+    check_native("linear_avgpool_gelu_scale_max", precision)
+    return reference.linear_avgpool_gelu_scale_max(
+        x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
+    ).contiguous()
+
+
+def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+    return reference.gelu_softmax(z, bias, approximate=approximate).contiguous()
+
+
+def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
+    return reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate).contiguous()
+
+
+def softmax(z: Tensor) -> Tensor:
+    return reference.softmax(z).contiguous()
+
+
+def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
+    return reference.fold_rows(weight, kernel_size).contiguous()
+
+
+def _check_fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    torch._check(x.dim() >= 1 and weight.dim() == 2, lambda: "x must be [..., K], weight [N, K]")
+    torch._check(
+        x.shape[-1] == weight.shape[1],
+        lambda: f"x {list(x.shape)} does not fit weight {list(weight.shape)}",
+    )
+    if bias is not None:
+        _check_fake_bias(bias, weight.shape[0])
+
+
+def _check_fake_bias(bias: Tensor, n: int) -> None:
+    torch._check(bias.dim() == 1, lambda: f"bias must be [N], got {list(bias.shape)}")
+    torch._check(bias.shape[0] == n, lambda: f"bias {list(bias.shape)} does not fit N = {n}")
+
+
+def _fake_linear_epilogue(
+    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+) -> Tensor:
+    _check_fake_linear(x, weight, bias)
+    row = lookup(name)
+    row.check(weight.shape[0], params)
+    if row.columns is None:
+        return x.new_empty(x.shape[:-1])
+    return x.new_empty((*x.shape[:-1], row.columns(weight.shape[0], params)))
+
+
+def _fake_linear_gelu_softmax(
+    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+) -> Tensor:
+    _check_fake_linear(x, weight, bias)
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _fake_linear_avgpool_gelu_scale_max(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    precision: str,
+) -> Tensor:
+    _check_fake_linear(x, weight, bias)
+    _check_fake_kernel_size(kernel_size, weight.shape[0])
+    return x.new_empty(x.shape[:-1])
+
+
+def _check_fake_kernel_size(kernel_size: int, n: int) -> None:
+    torch._check(kernel_size >= 1, lambda: f"kernel_size must be at least 1, got {kernel_size}")
+    torch._check(kernel_size <= n, lambda: f"kernel_size {kernel_size} is larger than N = {n}")
+
+
+def _fake_gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+    torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
+    if bias is not None:
+        _check_fake_bias(bias, z.shape[-1])
+    return z.new_empty(z.shape)
+
+
+def _fake_gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
+    torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
+    torch._check(z.shape[-1] >= 1, lambda: "the maximum needs N >= 1")
+    if bias is not None:
+        _check_fake_bias(bias, z.shape[-1])
+    return z.new_empty(z.shape[:-1])
+
+
+def _fake_softmax(z: Tensor) -> Tensor:
+    torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
+    return z.new_empty(z.shape)
+
+
+def _fake_fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
+    _check_fake_kernel_size(kernel_size, weight.shape[0])
+    return weight.new_empty((weight.shape[0] // kernel_size, *weight.shape[1:]))
+
+
+_Op = Callable[..., Any]
+# name: the implementation for all but CUDA, the one for CUDA, the fake
+_OPS: dict[str, tuple[_Op, _Op, _Op]] = {
+    "linear_epilogue": (linear_epilogue, dispatch.linear_epilogue, _fake_linear_epilogue),
+    "linear_gelu_softmax": (
+        linear_gelu_softmax,
+        dispatch.linear_gelu_softmax,
+        _fake_linear_gelu_softmax,
+    ),
+    "linear_avgpool_gelu_scale_max": (
+        linear_avgpool_gelu_scale_max,
+        dispatch.linear_avgpool_gelu_scale_max,
+        _fake_linear_avgpool_gelu_scale_max,
+    ),
+    "gelu_softmax": (gelu_softmax, dispatch.gelu_softmax, _fake_gelu_softmax),
+    "gelu_scale_max": (gelu_scale_max, dispatch.gelu_scale_max, _fake_gelu_scale_max),
+    "softmax": (softmax, dispatch.softmax, _fake_softmax),
+    "fold_rows": (fold_rows, dispatch.fold_rows, _fake_fold_rows),
+}
+
+for _name, (_default, _cuda, _fake) in _OPS.items():
+    LIBRARY.impl(_name, _default, "CompositeExplicitAutograd")
+    LIBRARY.impl(_name, _cuda, "CUDA")
+    torch.library.register_fake(f"cutlass_ops::{_name}", _fake, lib=LIBRARY)
+    for _device in ("cpu", "cuda"):
+        torch.library.register_autocast(
+            f"cutlass_ops::{_name}", _device, torch.float32, lib=LIBRARY
+        )

@@ -1,0 +1,171 @@
+"""PackedLinear: a linear layer prepared once for inference, and explicitly.
+
+The ops keep no cache of weights, since nothing reliable tells when a weight has changed. Who wants
+to fold once instead of on every call packs, and owns the snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import precision as _precision
+from .validation import check_fold, check_kernel_size
+
+_ops = torch.ops.cutlass_ops
+_STATE_VERSION = 1
+
+
+class PackedLinear(nn.Module):
+    """A snapshot of ``weight [N, K]`` and ``bias [N]``, pooled by ``kernel_size``; inference only.
+
+    It stands where ``weight`` stands in the functional ops. ``weight`` ``[N // kernel_size, K]``
+    and ``bias`` ``[N // kernel_size]`` or None are buffers, so ``.to``, ``state_dict``,
+    ``deepcopy``, pickle and ``torch.save`` work as for any module. Made by :func:`pack_linear`.
+
+    An infinite input against packed weights with ``kernel_size > 1`` may give an infinity where
+    the definition gives NaN (``inf - inf`` inside a window): the pack holds the means only.
+
+    Attributes:
+        in_features: K.
+        out_features: N, before pooling.
+        kernel_size: rows averaged into one; 1 where nothing is pooled.
+        precision: the mode it was packed for.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        kernel_size: int = 1,
+        precision: str | None = None,
+    ) -> None:
+        super().__init__()
+        op = "pack_linear"
+        check_fold(op, weight, bias)
+        mode = _precision.requested(op, precision)
+        if weight.dtype == torch.float32:
+            _precision.effective(op, mode)
+        if kernel_size != 1 or isinstance(kernel_size, bool):
+            check_kernel_size(op, kernel_size, weight.shape[0])
+        self.out_features, self.in_features = weight.shape
+        self.kernel_size = kernel_size
+        self.precision = mode
+        self.register_buffer("weight", _snapshot(weight, kernel_size))
+        self.register_buffer("bias", None if bias is None else _snapshot(bias, kernel_size))
+        self.train(False)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What the buffers do not tell; goes into the state_dict."""
+        return {
+            "version": _STATE_VERSION,
+            "in_features": self.in_features,
+            "out_features": self.out_features,
+            "kernel_size": self.kernel_size,
+            "precision": self.precision,
+        }
+
+    def set_extra_state(self, state: Any) -> None:
+        """Check that a state_dict is one of the same packing; RuntimeError where it is not."""
+        mine = self.get_extra_state()
+        wrong = [
+            f"{key} {state.get(key) if isinstance(state, dict) else state!r} instead of {value!r}"
+            for key, value in mine.items()
+            if not isinstance(state, dict) or state.get(key) != value
+        ]
+        if wrong:
+            raise RuntimeError(f"PackedLinear: the state_dict was packed with {', '.join(wrong)}")
+
+    def extra_repr(self) -> str:
+        bias = "None" if self.bias is None else list(self.bias.shape)
+        tensors = (self.weight,) if self.bias is None else (self.weight, self.bias)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"weight={list(self.weight.shape)}, bias={bias}, kernel_size={self.kernel_size}, "
+            f"precision={self.precision!r}, bytes={size}"
+        )
+
+    def forward(self, *args: Any) -> Tensor:
+        raise TypeError(
+            "PackedLinear holds operands and is not called; pass it where an op takes weight, "
+            "as in cutlass_ops.linear_gelu_softmax(x, packed)"
+        )
+
+
+def _snapshot(tensor: Tensor, kernel_size: int) -> Tensor:
+    """A fresh contiguous tensor without history: the row means, or a copy."""
+    with torch.no_grad():
+        tensor = tensor.detach()
+        if kernel_size == 1:
+            return tensor.clone(memory_format=torch.contiguous_format)
+        folded: Tensor = _ops.fold_rows(tensor, kernel_size)
+        return folded
+
+
+def pack_linear(
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    kernel_size: int = 1,
+    precision: str | None = None,
+) -> PackedLinear:
+    """Prepare a linear layer once, for inference; later writes to ``weight`` do not reach the pack.
+
+    Args:
+        weight: ``[N, K]``, float32 or float64, any strides.
+        bias: ``[N]`` or None.
+        kernel_size: pool this many outputs into one, for linear_avgpool_gelu_scale_max;
+            1 for linear_gelu_softmax.
+        precision: the mode to pack for; None takes the default of the moment.
+
+    Returns:
+        a :class:`PackedLinear` on the device of ``weight``.
+
+    Raises:
+        TypeError: dtype other than float32 or float64, kernel_size no int.
+        ValueError: shapes that do not fit, mixed devices, ``kernel_size`` outside ``1..N``,
+            an unknown precision.
+        RuntimeError: a precision that is not native where the setting is strict.
+    """
+    return PackedLinear(weight, bias, kernel_size=kernel_size, precision=precision)
+
+
+def check_pack_use(
+    op: str,
+    pack: PackedLinear,
+    x: Tensor,
+    bias: Tensor | None,
+    kernel_size: int | None,
+    precision: str | None,
+) -> None:
+    """The rules for a pack in the place of a weight; ``kernel_size`` None takes that of the pack.
+
+    Raises ValueError for a bias, another kernel_size or another precision, RuntimeError where x
+    would need a gradient.
+    """
+    if bias is not None:
+        raise ValueError(f"{op}: bias must be None with a PackedLinear, which holds its own")
+    if kernel_size is not None and kernel_size != pack.kernel_size:
+        raise ValueError(
+            f"{op}: kernel_size {kernel_size} does not fit a PackedLinear "
+            f"of kernel_size {pack.kernel_size}"
+        )
+    if precision is not None:
+        _precision.check_mode(op, precision)
+        if precision != pack.precision:
+            raise ValueError(
+                f"{op}: precision {precision!r} does not fit a PackedLinear "
+                f"of precision {pack.precision!r}"
+            )
+    if torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad:
+        raise RuntimeError(
+            f"{op}: x requires grad, but a PackedLinear is for inference; "
+            f"pass the weight itself, or call under torch.no_grad()"
+        )

@@ -1,0 +1,164 @@
+"""Plain PyTorch twins of every op: what the ops compute, and how they do it without a GPU.
+
+Every function is a composition of differentiable torch ops and keeps leading dimensions. It works
+in the dtype of its inputs and does no validation beyond what the maths needs; the functional API
+(:mod:`cutlass_ops.functional`) does the rest. The maths of each step stands in its docstring.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SQRT_HALF = math.sqrt(0.5)
+INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+_CUBIC = 0.044715
+# Beyond this |z| the tanh form has long saturated, in float64 too; the cube would overflow later.
+_SATURATED = 40.0
+
+
+def _gelu_unknown(approximate: str) -> ValueError:
+    return ValueError(f"approximate must be 'none' or 'tanh', got {approximate!r}")
+
+
+def gelu(z: Tensor, approximate: str = "none") -> Tensor:
+    """GELU without cancellation in the negative tail.
+
+    ``"none"``: ``z / 2 * erfc(-z / sqrt(2))``. ``"tanh"``: ``z * sigmoid(2 u)`` with
+    ``u = sqrt(2 / pi) * (z + 0.044715 z^3)``, which is ``z / 2 * (1 + tanh(u))``.
+    Both give GELU(+inf) = +inf, GELU(-inf) = NaN and GELU(NaN) = NaN.
+
+    Args:
+        z: any shape, floating.
+        approximate: ``"none"`` or ``"tanh"``; anything else raises ValueError.
+    """
+    if approximate == "none":
+        return 0.5 * z * torch.erfc(z * -SQRT_HALF)
+    if approximate == "tanh":
+        c = z.clamp(-_SATURATED, _SATURATED)
+        return z * torch.sigmoid((2.0 * _SQRT_2_OVER_PI) * (c + _CUBIC * c * c * c))
+    raise _gelu_unknown(approximate)
+
+
+def gelu_derivative(z: Tensor, approximate: str = "none") -> Tensor:
+    """dGELU/dz, from the same forms as :func:`gelu`, itself differentiable.
+
+    ``"none"``: ``erfc(-z / sqrt(2)) / 2 + z exp(-z^2 / 2) / sqrt(2 pi)``.
+    ``"tanh"``: ``s + 2 z s (1 - s) du/dz`` with ``s = sigmoid(2 u)``; ``1 - s = sigmoid(-2 u)``.
+    """
+    if approximate == "none":
+        return 0.5 * torch.erfc(z * -SQRT_HALF) + z * (torch.exp(-0.5 * z * z) * INV_SQRT_2PI)
+    if approximate == "tanh":
+        c = z.clamp(-_SATURATED, _SATURATED)
+        v = (2.0 * _SQRT_2_OVER_PI) * (c + _CUBIC * c * c * c)
+        dv = (2.0 * _SQRT_2_OVER_PI) * (1.0 + (3.0 * _CUBIC) * c * c)
+        s = torch.sigmoid(v)
+        return s + z * (s * torch.sigmoid(-v) * dv)
+    raise _gelu_unknown(approximate)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight.T + bias``: x ``[..., K]``, weight ``[N, K]``, bias ``[N]`` or None.
+
+    With K = 0 it is the bias (or zero) in every row.
+    """
+    if weight.shape[1] == 0:  # backends have returned uninitialised memory from an empty F.linear
+        z = torch.matmul(x, weight.t())
+        return z if bias is None else z + bias
+    return F.linear(x, weight, bias)
+
+
+def avg_pool(z: Tensor, kernel_size: int) -> Tensor:
+    """Means of ``kernel_size`` neighbouring columns: ``[..., N] -> [..., N // kernel_size]``.
+
+    The remaining columns are cut off first, so that not even their NaN plays a part. Raises
+    ValueError unless ``1 <= kernel_size <= N``.
+    """
+    columns = z.shape[-1]
+    if not 1 <= kernel_size <= columns:
+        raise ValueError(
+            f"kernel_size must be between 1 and the number of columns, "
+            f"got kernel_size {kernel_size} for {columns} columns"
+        )
+    if kernel_size == 1:
+        return z
+    windows = columns // kernel_size
+    kept = z.narrow(-1, 0, windows * kernel_size)
+    pooled: Tensor = kept.unflatten(-1, (windows, kernel_size)).mean(-1)
+    return pooled
+
+
+def softmax(z: Tensor) -> Tensor:
+    """Softmax over the last dimension, ``[..., N] -> [..., N]``; NaN or +inf takes its row."""
+    return torch.softmax(z, -1)
+
+
+def gelu_softmax(z: Tensor, bias: Tensor | None = None, *, approximate: str = "none") -> Tensor:
+    """``softmax(gelu(z + bias), -1)``: ``[..., N] -> [..., N]``."""
+    return softmax(gelu(z if bias is None else z + bias, approximate))
+
+
+def gelu_scale_max(
+    z: Tensor, bias: Tensor | None = None, *, scale: float = 1.0, approximate: str = "none"
+) -> Tensor:
+    """``max(scale * gelu(z + bias), -1)``: ``[..., N] -> [...]``; NaN wins, the first of equals."""
+    activated = gelu(z if bias is None else z + bias, approximate)
+    return (activated * scale).max(-1).values
+
+
+def linear_gelu_softmax(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, approximate: str = "none"
+) -> Tensor:
+    """``softmax(gelu(x @ weight.T + bias), -1)``: ``[..., K] -> [..., N]``."""
+    return gelu_softmax(linear(x, weight, bias), approximate=approximate)
+
+
+def linear_avgpool_gelu_scale_max(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    kernel_size: int,
+    scale: float = 1.0,
+    approximate: str = "none",
+) -> Tensor:
+    """``max(scale * gelu(avg_pool(x @ weight.T + bias, kernel_size)), -1)``: ``[..., K] -> [...]``.
+
+    This is the composition as written, with no folding of weights, so an infinite input gives the
+    NaN (``inf - inf`` inside a window) that the definition gives.
+    """
+    pooled = avg_pool(linear(x, weight, bias), kernel_size)
+    return gelu_scale_max(pooled, scale=scale, approximate=approximate)
+
+
+def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
+    """Means of ``kernel_size`` consecutive rows: ``[N, ...] -> [N // kernel_size, ...]``.
+
+    The sum runs in float64 (where the backend has it), so that large weights do not overflow.
+    Remaining rows play no part. Raises ValueError unless ``1 <= kernel_size <= N``.
+    """
+    rows = weight.shape[0]
+    if not 1 <= kernel_size <= rows:
+        raise ValueError(
+            f"kernel_size must be between 1 and the number of rows, "
+            f"got kernel_size {kernel_size} for {rows} rows"
+        )
+    windows = rows // kernel_size
+    kept = weight.narrow(0, 0, windows * kernel_size).unflatten(0, (windows, kernel_size))
+    wide = weight.dtype if weight.device.type == "mps" else torch.float64
+    folded: Tensor = kept.mean(1, dtype=wide).to(weight.dtype)
+    return folded
+
+
+def fold_linear(
+    weight: Tensor, bias: Tensor | None, kernel_size: int
+) -> tuple[Tensor, Tensor | None]:
+    """The linear layer whose outputs are the pooled outputs of ``(weight, bias)``.
+
+    ``avg_pool(x @ W.T + b, k) = x @ fold_rows(W, k).T + fold_rows(b, k)``, pooling being linear.
+    """
+    return fold_rows(weight, kernel_size), None if bias is None else fold_rows(bias, kernel_size)

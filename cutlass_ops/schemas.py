@@ -1,0 +1,56 @@
+"""Schemas of every registered op, ``torch.ops.cutlass_ops.*``.
+
+They are defined here, in Python, and not by the binary: so the ops, their fakes and their plain
+PyTorch implementation exist where no binary was built, and the binary only adds kernels to them.
+Everything is positional, because an autocast rule cannot pass keyword arguments on.
+"""
+
+from __future__ import annotations
+
+import torch
+
+LIBRARY = torch.library.Library("cutlass_ops", "DEF")
+
+# What functional.py calls. Each has a fake, an autocast rule, a vmap rule, a CUDA implementation
+# (dispatch.py) and, for every other backend, the plain PyTorch one (reference.py).
+PUBLIC_SCHEMAS = (
+    "linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params) -> Tensor",
+    "linear_gelu_softmax(Tensor x, Tensor weight, Tensor? bias, str approximate, str precision)"
+    " -> Tensor",
+    "linear_avgpool_gelu_scale_max(Tensor x, Tensor weight, Tensor? bias, int kernel_size,"
+    " float scale, str approximate, str precision) -> Tensor",
+    "gelu_softmax(Tensor z, Tensor? bias, str approximate) -> Tensor",
+    "gelu_scale_max(Tensor z, Tensor? bias, float scale, str approximate) -> Tensor",
+    "softmax(Tensor z) -> Tensor",
+    "fold_rows(Tensor weight, int kernel_size) -> Tensor",
+)
+
+# What the binary implements for CUDA. They work on 2-D float32 operands with unit column stride
+# and any row stride, write to memory that the caller allocated, and are never traced.
+NATIVE_SCHEMAS = (
+    "_linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int[] plan,"
+    " Tensor(a!) workspace, Tensor(b!) out) -> ()",
+    "_matrix_epilogue(Tensor z, Tensor? bias, str name, float[] params, Tensor(a!) workspace,"
+    " Tensor(b!) out) -> ()",
+    "_row_softmax(Tensor z, Tensor? bias, str activation, Tensor(a!) out) -> ()",
+    "_fold_rows(Tensor weight, int kernel_size, Tensor(a!) out) -> ()",
+    "_refine_nonfinite(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
+    " Tensor(a!) out) -> ()",
+)
+
+# Questions to the binary that need no GPU. A plan is opaque but for [2], the number of float32
+# elements of workspace, and [3], the estimated time in nanoseconds.
+QUERY_SCHEMAS = (
+    "_plan(str name, float[] params, int m, int n, int k, int sm_count) -> int[]",
+    "_plan_for(str name, float[] params, int m, int n, int k, int sm_count, str kernel,"
+    " int splits) -> int[]",
+    "_describe_plan(int[] plan) -> str",
+    "_matrix_workspace(str name, float[] params, int m, int n) -> int",
+    "_choose_folding(int m, int n, int k, int kernel_size, int sm_count) -> bool",
+    "_build_info() -> str",
+)
+
+for _schema in PUBLIC_SCHEMAS:
+    LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+for _schema in NATIVE_SCHEMAS + QUERY_SCHEMAS:
+    LIBRARY.define(_schema)

@@ -1,0 +1,173 @@
+"""Argument checks of the functional API, made before any tensor work.
+
+Every message starts with the op's name and names the argument and the offending value. Hot paths
+only compare; the messages are built where a comparison failed.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+_DTYPES = (torch.float32, torch.float64)
+_AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
+
+
+def _fail_kind(op: str, name: str, value: object, optional: bool) -> NoReturn:
+    wanted = "a Tensor or None" if optional else "a Tensor"
+    raise TypeError(f"{op}: {name} must be {wanted}, got {type(value).__name__}")
+
+
+def check_tensor(op: str, name: str, value: object, optional: bool = False) -> None:
+    """Raise TypeError unless ``value`` is a tensor (or, where ``optional``, None)."""
+    if not isinstance(value, Tensor) and not (optional and value is None):
+        _fail_kind(op, name, value, optional)
+
+
+def _fail_dtype(op: str, named: list[tuple[str, Tensor]]) -> NoReturn:
+    for name, value in named:
+        if value.dtype not in _DTYPES:
+            raise TypeError(f"{op}: {name} must be float32 or float64, got {value.dtype}")
+    listed = ", ".join(f"{name} {value.dtype}" for name, value in named)
+    raise TypeError(f"{op}: all inputs must have one dtype, got {listed}")
+
+
+def _fail_device(op: str, named: list[tuple[str, Tensor]]) -> NoReturn:
+    listed = ", ".join(f"{name} on {value.device}" for name, value in named)
+    raise ValueError(f"{op}: all inputs must be on one device, got {listed}")
+
+
+def _shape(tensor: Tensor) -> list[int]:
+    return list(tensor.shape)
+
+
+def _check_family(op: str, x: Tensor, other: Tensor, data: str, name: str) -> None:
+    """One dtype, float32 or float64, one device and strided layout for both tensors."""
+    dtype = x.dtype
+    if dtype not in _DTYPES or other.dtype != dtype:
+        _fail_dtype(op, [(data, x), (name, other)])
+    if x.device != other.device:
+        _fail_device(op, [(data, x), (name, other)])
+    if x.layout != torch.strided or other.layout != torch.strided:
+        culprit, layout = (data, x.layout) if x.layout != torch.strided else (name, other.layout)
+        raise TypeError(f"{op}: {culprit} must be a dense tensor, got layout {layout}")
+
+
+def check_linear(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Check the operands of a linear op: x ``[..., K]``, weight ``[N, K]``, bias ``[N]`` or None.
+
+    Raises TypeError for what is no dense tensor of float32 or float64 or for mixed dtypes,
+    ValueError for mixed devices or shapes that do not fit.
+    """
+    check_tensor(op, "x", x)
+    check_tensor(op, "weight", weight)
+    _check_family(op, x, weight, "x", "weight")
+    if weight.dim() != 2:
+        raise ValueError(f"{op}: weight must have shape [N, K], got {_shape(weight)}")
+    if x.dim() == 0:
+        raise ValueError(f"{op}: x must have at least one dimension, got a scalar")
+    if x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"{op}: the last dimension of x must be that of weight, "
+            f"got x {_shape(x)} and weight {_shape(weight)}"
+        )
+    if bias is not None:
+        check_tensor(op, "bias", bias, optional=True)
+        _check_family(op, x, bias, "x", "bias")
+        if bias.dim() != 1 or bias.shape[0] != weight.shape[0]:
+            raise ValueError(
+                f"{op}: bias must have shape [N] with N the rows of weight, "
+                f"got bias {_shape(bias)} and weight {_shape(weight)}"
+            )
+
+
+def check_matrix(op: str, z: Tensor, bias: Tensor | None) -> None:
+    """Check z ``[..., N]`` and bias ``[N]`` or None, as :func:`check_linear` does."""
+    check_tensor(op, "z", z)
+    if z.dtype not in _DTYPES:
+        _fail_dtype(op, [("z", z)])
+    if z.layout != torch.strided:
+        raise TypeError(f"{op}: z must be a dense tensor, got layout {z.layout}")
+    if z.dim() == 0:
+        raise ValueError(f"{op}: z must have at least one dimension, got a scalar")
+    if bias is not None:
+        check_tensor(op, "bias", bias, optional=True)
+        _check_family(op, z, bias, "z", "bias")
+        if bias.dim() != 1 or bias.shape[0] != z.shape[-1]:
+            raise ValueError(
+                f"{op}: bias must have shape [N] with N the last dimension of z, "
+                f"got bias {_shape(bias)} and z {_shape(z)}"
+            )
+
+
+def check_fold(op: str, weight: Tensor, bias: Tensor | None) -> None:
+    """Check weight ``[N, K]`` and bias ``[N]`` or None where there is no x."""
+    check_tensor(op, "weight", weight)
+    if weight.dtype not in _DTYPES:
+        _fail_dtype(op, [("weight", weight)])
+    if weight.layout != torch.strided:
+        raise TypeError(f"{op}: weight must be a dense tensor, got layout {weight.layout}")
+    if weight.dim() != 2:
+        raise ValueError(f"{op}: weight must have shape [N, K], got {_shape(weight)}")
+    if bias is not None:
+        check_tensor(op, "bias", bias, optional=True)
+        _check_family(op, weight, bias, "weight", "bias")
+        if bias.dim() != 1 or bias.shape[0] != weight.shape[0]:
+            raise ValueError(
+                f"{op}: bias must have shape [N] with N the rows of weight, "
+                f"got bias {_shape(bias)} and weight {_shape(weight)}"
+            )
+
+
+def check_approximate(op: str, approximate: str) -> None:
+    """Raise ValueError unless ``approximate`` is ``"none"`` or ``"tanh"``."""
+    if approximate != "none" and approximate != "tanh":
+        raise ValueError(f"{op}: approximate must be 'none' or 'tanh', got {approximate!r}")
+
+
+def check_kernel_size(op: str, kernel_size: object, columns: int) -> None:
+    """Raise TypeError unless an int (bool is not), ValueError unless ``1 <= k <= columns``."""
+    if kernel_size is None:
+        raise TypeError(f"{op}: kernel_size is required unless weight is a PackedLinear")
+    if isinstance(kernel_size, bool) or not isinstance(kernel_size, (int, torch.SymInt)):
+        raise TypeError(f"{op}: kernel_size must be an int, got {kernel_size!r}")
+    if kernel_size < 1 or kernel_size > columns:
+        raise ValueError(
+            f"{op}: kernel_size must be between 1 and N, "
+            f"got kernel_size {kernel_size} for N = {columns}"
+        )
+
+
+def check_columns(op: str, columns: int) -> None:
+    """Raise ValueError where a row maximum would have nothing to choose from."""
+    if columns < 1:
+        raise ValueError(f"{op}: the maximum needs N >= 1, got N = {columns}")
+
+
+def real_number(op: str, name: str, value: object) -> float:
+    """``value`` as a float; TypeError unless it is a real number. inf and NaN are legal."""
+    if isinstance(value, float):
+        return value
+    if isinstance(value, (int, torch.SymInt, torch.SymFloat)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{op}: {name} must be a real number, got {value!r}")
+    return float(value)
+
+
+def autocast_active(tensor: object) -> bool:
+    """Whether autocast is on for the device type of ``tensor`` (False for what is no tensor)."""
+    if not isinstance(tensor, Tensor):
+        return False
+    kind = tensor.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def to_float32(tensor: Tensor | None) -> Tensor | None:
+    """What autocast does to an input: half and bfloat16 become float32, the rest stays."""
+    if isinstance(tensor, Tensor) and tensor.dtype in _AUTOCAST_DTYPES:
+        return tensor.float()
+    return tensor
