@@ -53,8 +53,8 @@ def eager_max(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def relative_error(result: Tensor, exact: Tensor) -> float:
     """Relative L2 error: the worst row of a matrix, or that of a vector."""
     difference = torch.linalg.vector_norm(result.double() - exact, dim=-1)
-    ratio: Tensor = difference / torch.linalg.vector_norm(exact, dim=-1)
-    return float(ratio.max())
+    ratio = difference / torch.linalg.vector_norm(exact, dim=-1)
+    return ratio.max().item()
 
 
 def median_milliseconds(run: Callable[[], Tensor], device: torch.device) -> float:

@@ -12,6 +12,7 @@ All functions take two-dimensional x or z; :mod:`cutlass_ops.functional` folds l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def _gelu_derivative_times(h: Tensor, factor: Tensor, approximate: str) -> Tenso
         return gelu_derivative(h, approximate) * factor
     derivative = (h * -reference.SQRT_HALF).erfc_().mul_(0.5)
     density = (h * h).mul_(-0.5).exp_().mul_(reference.INV_SQRT_2PI).mul_(h)
-    return derivative.add_(density).mul_(factor)
+    return factor.mul_(derivative.add_(density))  # factor alone may carry a vmap dimension
 
 
 def _spread_rows(folded: Tensor, kernel_size: int, rows: int) -> Tensor:
@@ -245,11 +246,19 @@ class LinearAvgPoolGeluScaleMax(Function):
         with _no_autocast(g):
             folded, folded_bias = weight, bias
             if kernel_size != 1:
-                folded = FoldRows.apply(weight, kernel_size)
-                folded_bias = None if bias is None else FoldRows.apply(bias, kernel_size)
-            h = Linear.apply(x, folded, folded_bias)
+                folded = fold_rows(weight, kernel_size)
+                folded_bias = None if bias is None else fold_rows(bias, kernel_size)
+            h = linear(x, folded, folded_bias)
             dh = _max_gradient(g, h, ctx.scale, ctx.approximate)
             dx = dh @ folded if need_x else None
             dweight = _spread_rows(dh.t() @ x, kernel_size, rows) if need_weight else None
             dbias = _spread_rows(dh.sum(0), kernel_size, rows) if need_bias else None
         return dx, dweight, dbias, None, None, None, None
+
+
+linear: Callable[..., Tensor] = Linear.apply
+gelu_softmax: Callable[..., Tensor] = GeluSoftmax.apply
+softmax: Callable[..., Tensor] = Softmax.apply
+gelu_scale_max: Callable[..., Tensor] = GeluScaleMax.apply
+fold_rows: Callable[..., Tensor] = FoldRows.apply
+linear_avgpool_gelu_scale_max: Callable[..., Tensor] = LinearAvgPoolGeluScaleMax.apply

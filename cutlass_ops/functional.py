@@ -107,8 +107,8 @@ def _linear_gelu_softmax(
     if not _needs_grad(x, weight, bias):
         out: Tensor = _ops.linear_gelu_softmax(x, weight, bias, approximate, mode)
         return out
-    z = autograd.Linear.apply(_matrix(x), weight, bias)
-    y: Tensor = autograd.GeluSoftmax.apply(z, None, approximate)
+    z = autograd.linear(_matrix(x), weight, bias)
+    y = autograd.gelu_softmax(z, None, approximate)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -185,7 +185,7 @@ def _linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size, scale, approximate, mode
         )
         return out
-    y: Tensor = autograd.LinearAvgPoolGeluScaleMax.apply(
+    y = autograd.linear_avgpool_gelu_scale_max(
         _matrix(x), weight, bias, kernel_size, scale, approximate, mode
     )
     return y if x.dim() == 2 else y.view(x.shape[:-1])
@@ -215,7 +215,7 @@ def _gelu_softmax(op: str, z: Tensor, bias: Tensor | None, approximate: str) -> 
     if not _needs_grad(z, bias):
         out: Tensor = _ops.gelu_softmax(z, bias, approximate)
         return out
-    y: Tensor = autograd.GeluSoftmax.apply(_matrix(z), bias, approximate)
+    y = autograd.gelu_softmax(_matrix(z), bias, approximate)
     return y if z.dim() == 2 else y.view(z.shape)
 
 
@@ -250,7 +250,7 @@ def _gelu_scale_max(
     if not _needs_grad(z, bias):
         out: Tensor = _ops.gelu_scale_max(z, bias, scale, approximate)
         return out
-    y: Tensor = autograd.GeluScaleMax.apply(_matrix(z), bias, scale, approximate)
+    y = autograd.gelu_scale_max(_matrix(z), bias, scale, approximate)
     return y if z.dim() == 2 else y.view(z.shape[:-1])
 
 
@@ -268,7 +268,7 @@ def _softmax(op: str, z: Tensor) -> Tensor:
     if not _needs_grad(z):
         out: Tensor = _ops.softmax(z)
         return out
-    y: Tensor = autograd.Softmax.apply(_matrix(z))
+    y = autograd.softmax(_matrix(z))
     return y if z.dim() == 2 else y.view(z.shape)
 
 
@@ -306,9 +306,8 @@ def _fold_linear(
 
 def _fold(rows: Tensor, kernel_size: int) -> Tensor:
     if _needs_grad(rows):
-        out: Tensor = autograd.FoldRows.apply(rows, kernel_size)
-    else:
-        out = _ops.fold_rows(rows, kernel_size)
+        return autograd.fold_rows(rows, kernel_size)
+    out: Tensor = _ops.fold_rows(rows, kernel_size)
     return out
 
 

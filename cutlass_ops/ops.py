@@ -163,9 +163,23 @@ _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
     "fold_rows": (fold_rows, dispatch.fold_rows, _fake_fold_rows),
 }
 
+
+
+def _below_autograd(implementation: _Op) -> _Op:
+    """Keep autograd out of an implementation: called with inputs that require grad, the reference
+    would otherwise record its own graph, which the CUDA kernels cannot, and each native op would
+    pass autograd's fallback."""
+
+    def run(*args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return implementation(*args)
+
+    return run
+
+
 for _name, (_default, _cuda, _fake) in _OPS.items():
-    LIBRARY.impl(_name, _default, "CompositeExplicitAutograd")
-    LIBRARY.impl(_name, _cuda, "CUDA")
+    LIBRARY.impl(_name, _below_autograd(_default), "CompositeExplicitAutograd")
+    LIBRARY.impl(_name, _below_autograd(_cuda), "CUDA")
     torch.library.register_fake(f"cutlass_ops::{_name}", _fake, lib=LIBRARY)
     for _device in ("cpu", "cuda"):
         torch.library.register_autocast(
