@@ -218,7 +218,7 @@ class Run:
         args, document = self.args, self.results
         if self.small:
             self.notes.append(
-                "no GPU: small shapes on the CPU, where `ours` is the plain-PyTorch reference"
+                "on the CPU, where `ours` is the plain-PyTorch reference; small shapes"
             )
         if not args.shapes and "compile" in self.providers:
             where = (

@@ -1,0 +1,26 @@
+"""Programs of the repository, run as a person runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cutlass_ops
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python ARGUMENTS` in the repository, with the package under test first on the path."""
+    paths = [str(Path(cutlass_ops.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )

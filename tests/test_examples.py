@@ -1,0 +1,84 @@
+"""The examples run by themselves, and their drop-in models are drop-ins."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from programs import ROOT, run_python
+
+EXAMPLES = ROOT / "examples"
+# Example -> (attribute that holds the linear, small constructor arguments).
+DROP_INS: dict[str, tuple[str, Sequence[Any]]] = {
+    "matmul_gelu_softmax": ("linear", (48, 33)),
+    "matmul_avgpool_gelu_scale_max": ("matmul", (48, 33, 4, -1.5)),
+}
+
+
+def load(name: str) -> ModuleType:
+    """The example as a module, without its folder on sys.path."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def build(model: Any, arguments: Sequence[Any], device: str) -> torch.nn.Module:
+    torch.manual_seed(7)
+    built: torch.nn.Module = model(*arguments)
+    return built.to(device)
+
+
+@pytest.mark.parametrize("name", [*DROP_INS, "custom_epilogue"])
+def test_an_example_runs_by_itself(name: str) -> None:
+    done = run_python(str(EXAMPLES / f"{name}.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "error" in done.stdout
+    assert "float64" in done.stdout
+
+
+@pytest.mark.parametrize("name", DROP_INS)
+def test_both_models_start_from_the_same_parameters(name: str) -> None:
+    module, (attribute, arguments) = load(name), DROP_INS[name]
+    plain, fused = (build(m, arguments, "cpu") for m in (module.Model, module.ModelNew))
+    state, state_new = plain.state_dict(), fused.state_dict()
+    assert list(state) == list(state_new) == [f"{attribute}.weight", f"{attribute}.bias"]
+    for key, value in state.items():
+        assert torch.equal(value, state_new[key])
+    fused.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", DROP_INS)
+def test_both_models_agree_forward_and_backward(name: str, device: str) -> None:
+    module, (_, arguments) = load(name), DROP_INS[name]
+    plain, fused = (build(m, arguments, device) for m in (module.Model, module.ModelNew))
+    x = torch.randn(9, arguments[0], device=device)
+    results = []
+    for model in (plain, fused):
+        y = model(x)
+        y.square().sum().backward()
+        results.append([y.detach(), *(p.grad for p in model.parameters())])
+    for expected, actual in zip(*results, strict=True):
+        assert actual is not None
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DROP_INS)
+def test_the_full_size_is_the_headline_size(name: str) -> None:
+    module = load(name)
+    assert (module.batch_size, module.in_features, module.out_features) == (1024, 8192, 8192)
+    (x,) = module.get_inputs()
+    assert x.shape == (1024, 8192)
+    assert module.get_init_inputs()[:2] == [8192, 8192]
+    if name == "matmul_avgpool_gelu_scale_max":
+        assert module.get_init_inputs()[2:] == [16, 2.0]
+
+
+def test_the_custom_epilogue_is_under_sixty_lines() -> None:
+    assert len((EXAMPLES / "custom_epilogue.cu").read_text().splitlines()) < 60
