@@ -1,13 +1,15 @@
 """Profiles, markers and the device fixture.
 
-`pytest` runs the profile "dev"; `--hypothesis-profile=ci` or HYPOTHESIS_PROFILE=ci runs more examples,
-and `--hypothesis-profile=deep -m deep` runs a thousand of every property of the two ops. A GPU is used
-wherever there is one. `-m sanitizer` is the small set that runs under compute-sanitizer.
+`pytest` runs the profile "dev"; `--hypothesis-profile=ci` or HYPOTHESIS_PROFILE=ci runs more
+examples, and `--hypothesis-profile=deep -m deep` runs a thousand of every property of the two ops.
+A GPU is used wherever there is one. `-m sanitizer` is the small set that runs under
+compute-sanitizer.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +17,11 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import cutlass_ops
+
+# Test modules share oracle, strategies and the like, and the repository root stays off sys.path, so
+# that an installed wheel is tested and not the checkout.
+sys.path.insert(0, os.path.dirname(__file__))
+pytest.register_assert_rewrite("fused", "gradients", "native", "oracle")
 
 # The first example pays for lazy initialisation, and a shared machine may stall: no deadlines.
 _COMMON = {
@@ -58,29 +65,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"needs {needed} GiB of free GPU memory, {free:.0f} GiB are free")
 
 
-def cuda_param(reason: str = "no CUDA device") -> object:
-    """The parameter "cuda", skipped with the reason where there is no CUDA device."""
-    return pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason=reason)
-    )
-
-
-@pytest.fixture(scope="session", params=["cpu", cuda_param()])
-def device(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="session")
-def cuda() -> str:
-    """For tests that only make sense on a GPU."""
+def cuda_or_skip() -> str:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     return "cuda"
 
 
+@pytest.fixture(scope="session", params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Skipped here and not by a mark, so that the summary has one line for all of "no CUDA
+    device"."""
+    return "cpu" if request.param == "cpu" else cuda_or_skip()
+
+
+@pytest.fixture(scope="session")
+def cuda() -> str:
+    """For tests that only make sense on a GPU."""
+    return cuda_or_skip()
+
+
 @pytest.fixture(autouse=True)
 def _global_state_is_left_alone() -> Iterator[None]:
-    """A test that leaves TF32, autocast, determinism or our precision changed would taint the next."""
+    """A test that leaves TF32, autocast, determinism or our precision changed would taint the
+    next."""
     yield
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.are_deterministic_algorithms_enabled()

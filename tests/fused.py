@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from hypothesis import settings
+from oracle import Head, Linear, Yardstick, check, pool_max_head, softmax_head
+from strategies import Case
 from torch import Tensor
 
 import cutlass_ops
-from oracle import Head, Linear, Yardstick, check, pool_max_head, softmax_head
-from strategies import Case
 
 OPCHECK_UTILS = (
     "test_schema",
@@ -125,7 +125,8 @@ def linear_like(
 
 
 def poison(device: str, *shape: int) -> None:
-    """Fill memory of this size with NaN and free it, so that the next allocation is likely to be poison."""
+    """Fill memory of this size with NaN and free it, so that the next allocation is likely to be
+    poison."""
     torch.full(shape, float("nan"), device=device)
 
 

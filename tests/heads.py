@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
 from oracle import Head, gelu_exact, plain_head, pool_max_head
+from torch import Tensor
 
 
 def _gelu_head(approximate: str) -> Head:

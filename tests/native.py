@@ -32,7 +32,8 @@ def require_kernels(device: str) -> None:
 
 
 def guarded(shape: tuple[int, ...], device: str) -> tuple[Tensor, Tensor]:
-    """Memory full of NaN and a contiguous, 16-byte aligned view of this shape in the middle of it."""
+    """Memory full of NaN and a contiguous, 16-byte aligned view of this shape in the middle of
+    it."""
     memory = torch.full((math.prod(shape) + 2 * GUARD,), math.nan, device=device)
     return memory, memory[GUARD : GUARD + math.prod(shape)].view(shape)
 
@@ -68,7 +69,8 @@ def plan_for(
     try:
         return list(OPS._plan_for(name, params, *shape, sm_count(), kernel, splits))
     except RuntimeError as error:
-        assert kernel in str(error), error
+        if kernel not in str(error):  # a refusal names the kernel; anything else is a failure
+            raise
         return None
 
 

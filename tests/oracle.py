@@ -1,10 +1,10 @@
 """The tests' own truth, and the checker that judges a result against it.
 
-Truth is a float64 composition of torch.nn.functional and erfc; it never calls the package. The bound
-is evidence, not a chosen tolerance: the largest relative L2 error of a result may be twice the largest
-that eager float32 PyTorch makes on the same input and device, plus four units in the last place. A
-single element can differ by more than that between two honest summation orders, so elements are held
-to a loose bound only, and exactly where they are NaN or infinite.
+Truth is a float64 composition of torch.nn.functional and erfc; it never calls the package. The
+bound is evidence, not a chosen tolerance: the largest relative L2 error of a result may be twice
+the largest that eager float32 PyTorch makes on the same input and device, plus four units in the
+last place. A single element can differ by more than that between two honest summation orders, so
+elements are held to a loose bound only, and exactly where they are NaN or infinite.
 """
 
 from __future__ import annotations
@@ -67,8 +67,11 @@ def softmax_head(approximate: str = "none", activation: bool = True) -> Head:
 
 
 def pool(z: Tensor, kernel_size: int) -> Tensor:
-    """Average windows of kernel_size neighbours along the last dim of a matrix; the rest is dropped."""
-    return F.avg_pool1d(z.unsqueeze(1), kernel_size).squeeze(1) if z.numel() else z[:, ::kernel_size]
+    """Average windows of kernel_size neighbours along the last dim of a matrix; the rest is
+    dropped."""
+    return (
+        F.avg_pool1d(z.unsqueeze(1), kernel_size).squeeze(1) if z.numel() else z[:, ::kernel_size]
+    )
 
 
 def pool_max_head(kernel_size: int, scale: float = 1.0, approximate: str = "none") -> Head:
@@ -85,7 +88,8 @@ def pool_max_head(kernel_size: int, scale: float = 1.0, approximate: str = "none
 
 
 def plain_head(function: Callable[[Tensor], Tensor], per_row: bool = True) -> Head:
-    """A head that PyTorch computes without a trap, so that truth is the same function in float64."""
+    """A head that PyTorch computes without a trap, so that truth is the same function in
+    float64."""
     return Head(function, function, per_row=per_row)
 
 
@@ -199,7 +203,8 @@ NEARBY_RUNS = (16, 112)
 def check(
     actual: Tensor, head: Head, operands: Linear | Matrix, *, strict: bool = False
 ) -> Yardstick:
-    """Assert that `actual` is head(operands) within the bound; returns the yardstick it was held to."""
+    """Assert that `actual` is head(operands) within the bound; returns the yardstick it was held
+    to."""
     z = operands.exact()
     truth = head.exact(z)
     assert actual.dtype == torch.float32, actual.dtype
@@ -249,7 +254,8 @@ def _within(error: float, difference: Tensor, truth: Tensor, yardstick: Yardstic
 
 
 def _check_special(actual: Tensor, truth: Tensor) -> None:
-    """NaN and infinities stand exactly where the truth has them; the finite rest of the row is close."""
+    """NaN and infinities stand exactly where the truth has them; the finite rest of the row is
+    close."""
     assert torch.equal(actual.isnan(), truth.isnan()), "NaN in the wrong places"
     assert torch.equal(actual.isposinf(), truth.isposinf()), "+inf in the wrong places"
     assert torch.equal(actual.isneginf(), truth.isneginf()), "-inf in the wrong places"

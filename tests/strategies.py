@@ -19,7 +19,16 @@ THIN = (511, 1021, 2048, 4099, 16384, 20011)
 LARGEST = 10**6  # elements of x or W
 BUDGET = 4 * 10**6  # M * N * K of one example: a CPU core takes a few milliseconds for it
 
-VALUES = ("normal", "uniform", "positive", "negative", "equal", "columns", "compensated", "cancelling")
+VALUES = (
+    "normal",
+    "uniform",
+    "positive",
+    "negative",
+    "equal",
+    "columns",
+    "compensated",
+    "cancelling",
+)
 LAYOUTS = (
     "contiguous",
     "offset1",
@@ -62,7 +71,8 @@ class Case:
         return torch.Generator(device).manual_seed(self.seed)
 
     def tensors(self, device: str) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x [*leading, K], weight [N, K] and bias [N] or None, with the strides the case asks for."""
+        """x [*leading, K], weight [N, K] and bias [N] or None, with the strides the case asks
+        for."""
         generator = self.generator(device)
         x, weight = make_operands(self.values, self.m, self.n, self.k, generator)
         bias = make_bias(self.bias, self.n, generator)
@@ -137,7 +147,8 @@ def at_offset(t: Tensor, elements: int) -> Tensor:
 
 
 def lay_out(t: Tensor, layout: str) -> Tensor:
-    """A matrix of the same shape with other strides; the expanded ones repeat their first row or column."""
+    """A matrix of the same shape with other strides; the expanded ones repeat their first row or
+    column."""
     rows, columns = t.shape
     if layout.startswith("offset"):
         return at_offset(t, int(layout[-1]))

@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-
-from cutlass_ops.epilogues import EPILOGUES
 from fused import linear_like, same_bits
 from heads import head_of, is_pooled, some_params
 from native import (
@@ -24,6 +22,8 @@ from native import (
 )
 from oracle import Linear, Matrix, check, softmax_head
 from strategies import at_offset, lay_out
+
+from cutlass_ops.epilogues import EPILOGUES
 
 pytestmark = needs_binary
 
@@ -113,13 +113,15 @@ def test_every_kernel_keeps_nan_in_its_row(kernel: str, gpu: str) -> None:
             if plan is not None:
                 y = run_plan(name, params, plan, x, weight, bias)
                 bad = y.isnan().reshape(m, -1)
-                assert bad[m - 1].all() and not bad[: m - 1].any()
+                assert bad[m - 1].all()
+                assert not bad[: m - 1].any()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 127, 1000, 4096, 4097, 8192, 16385, 70_001, 1_000_003])
 @pytest.mark.parametrize("activation", ["identity", "gelu", "gelu_tanh"])
 def test_row_softmax(activation: str, n: int, gpu: str) -> None:
-    """In registers, then streaming; out of place, in place, unaligned, with a row stride, with a bias."""
+    """In registers, then streaming; out of place, in place, unaligned, with a row stride, with a
+    bias."""
     approximate = "tanh" if activation == "gelu_tanh" else "none"
     head = softmax_head(approximate, activation != "identity")
     wide = torch.randn(6, n + 5, device=gpu) * 2
@@ -170,7 +172,8 @@ def test_fold_rows(columns: int, k: int, gpu: str) -> None:
         assert ((out.double() - exact).abs() <= 2**-24 * exact.abs() + 1e-13).all()
 
 
-# ---- plans: numbers only, wherever the binary loads ------------------------------------------------
+# ---- plans: numbers only, wherever the binary loads
+# ------------------------------------------------
 
 
 @pytest.mark.parametrize("sms", [1, 40, 108, 132])
@@ -181,7 +184,8 @@ def test_every_shape_has_a_plan(name: str, sms: int) -> None:
         for n in sizes:
             for k in (0, 1, 65, 8192):
                 plan = OPS._plan(name, some_params(name, n), m, n, k, sms)
-                assert plan[2] >= 0 and plan[3] >= 0
+                assert plan[2] >= 0
+                assert plan[3] >= 0
                 assert any(kernel in OPS._describe_plan(plan) for kernel in KERNELS)
 
 
@@ -204,8 +208,8 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_folding_pays_for_many_rows_and_not_for_one() -> None:
-    """For one row the pooled epilogue reads W once, as the fold alone would; for many, k times fewer
-    FLOPs win."""
+    """For one row the pooled epilogue reads W once, as the fold alone would; for many, k times
+    fewer FLOPs win."""
     assert OPS._choose_folding(1024, 8192, 8192, 16, 132)
     assert not OPS._choose_folding(1, 8192, 8192, 16, 132)
     assert not OPS._choose_folding(1024, 8192, 8192, 1, 132)
@@ -215,7 +219,8 @@ def test_the_binary_and_the_table_name_the_same_epilogues() -> None:
     assert set(BUILT) == set(EPILOGUES)
 
 
-# ---- the reduced set for compute-sanitizer: every kernel family once, on edges ------------------------
+# ---- the reduced set for compute-sanitizer: every kernel family once, on edges
+# ------------------------
 
 
 @pytest.mark.sanitizer
@@ -234,6 +239,19 @@ def test_small_row_kernels(n: int, gpu: str) -> None:
     check(out.clone(), softmax_head(), Matrix(z))
     y = run_matrix("avgpool_gelu_scale_max", [1.0, 1.0], z)
     check(y, head_of("avgpool_gelu_scale_max", [1.0, 1.0]), Matrix(z))
+
+
+@pytest.mark.sanitizer
+def test_small_refinement(gpu: str) -> None:
+    """An infinite x after folding: the rows that come out infinite are computed again."""
+    x, weight, bias = linear_like(130, 256, 64, gpu)
+    x[129, 3], x[0, 0] = math.inf, -math.inf
+    memory, out = guarded((130,), gpu)
+    out.copy_(torch.where(x.isfinite().all(1), 1.5, math.inf))
+    OPS._refine_nonfinite(x, weight, bias, "avgpool_gelu_scale_max", [4.0, 1.0], out)
+    assert guards_are_intact(memory)
+    assert out.isnan().tolist() == [True] + [False] * 128 + [True]
+    assert (out[1:129] == 1.5).all()
 
 
 @pytest.mark.sanitizer

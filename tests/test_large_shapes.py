@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
-
 from fused import Fused, linear_like, pool_max_op, softmax_op
 from oracle import Linear, check
+from torch import Tensor
 
 OPS = (softmax_op(), pool_max_op(2, -1.0))
 both = pytest.mark.parametrize("op", OPS, ids=repr)
@@ -23,8 +22,8 @@ def judge_rows(op: Fused, y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | N
 @both
 @pytest.mark.parametrize("m", [65535, 65536, 65537])
 def test_rows_around_the_limit_of_grid_y(op: Fused, m: int, device: str) -> None:
-    """PaddlePaddle/Paddle PR#31144, ml-explore/mlx#3858, triton-lang/triton#580: 65535 passes and 65536
-    is an invalid configuration."""
+    """PaddlePaddle/Paddle PR#31144, ml-explore/mlx#3858, triton-lang/triton#580: 65535 passes and
+    65536 is an invalid configuration."""
     x, weight, bias = linear_like(m, 6, 3, device)
     op.judge(op.call(x, weight, bias), x, weight, bias)
 
@@ -50,7 +49,8 @@ def test_more_column_tiles_than_grid_y_holds(op: Fused, cuda: str) -> None:
 def test_matrix_of_more_than_two_to_the_31_that_is_never_stored(cuda: str) -> None:
     """NVIDIA/cutlass PR#3307, #3269: 49152 x 65536 overflowed a packed int32 stride.
 
-    The product has 3.2e9 elements (12.9 GB); the pooled op returns 49152 floats and must not need it.
+    The product has 3.2e9 elements (12.9 GB); the pooled op returns 49152 floats and must not need
+    it.
     """
     op = pool_max_op(16, 2.0)
     x, weight, bias = linear_like(49152, 65536, 4, cuda)

@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-
 from fused import Fused, linear_like, pool_max_op, softmax_op
 from strategies import LAYOUTS, at_offset, lay_out
 
@@ -21,9 +20,11 @@ both = pytest.mark.parametrize("op", OPS, ids=repr)
 def test_pointers_that_are_not_16_byte_aligned(
     op: Fused, offset: int, columns: int, device: str
 ) -> None:
-    """Jim137/qkan#26, ztxz16/fastllm#724: a contiguous slice such as flat[1:] was read 128 bits at a time."""
+    """Jim137/qkan#26, ztxz16/fastllm#724: a contiguous slice such as flat[1:] was read 128 bits at
+    a time."""
     x, weight, bias = (at_offset(t, offset) for t in linear_like(66, 72, columns, device))
-    assert x.is_contiguous() and x.data_ptr() % 16 != 0
+    assert x.is_contiguous()
+    assert x.data_ptr() % 16 != 0
     op.check(x, weight, bias)
 
 
@@ -38,7 +39,8 @@ def test_one_operand_misaligned_at_a_time(
 
 @both
 def test_views_of_a_larger_matrix(op: Fused, device: str) -> None:
-    """vllm-project/vllm#55534: 512x512 views of 1024x1024 gave wrong numbers, packed strides rebuilt."""
+    """vllm-project/vllm#55534: 512x512 views of 1024x1024 gave wrong numbers, packed strides
+    rebuilt."""
     generator = torch.Generator(device).manual_seed(0)
     big = torch.randn(2, 1024, 1024, generator=generator, device=device)
     x, weight = big[0, :512, :512], big[1, 256:768, 300:812] / 512**0.5

@@ -1,4 +1,5 @@
-"""max(scale * gelu(avg_pool(x @ W.T + b, k))): against float64, as properties, and from bug reports."""
+"""max(scale * gelu(avg_pool(x @ W.T + b, k))): against float64, as properties, and from bug
+reports."""
 
 from __future__ import annotations
 
@@ -6,21 +7,21 @@ import math
 
 import pytest
 import torch
+from fused import linear_like, poison, pool_max_op, same_bits
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import gelu_exact
+from strategies import Case, cases
 from torch import Tensor
 
 import cutlass_ops
-from fused import linear_like, poison, pool_max_op, same_bits
-from oracle import gelu_exact
-from strategies import Case, cases
 
 NAN, INF = math.nan, math.inf
 
 
 def through_identity(row: list[float], k: int, scale: float, device: str) -> float:
     """The op on an identity weight: the row is the pre-activation."""
-    x = torch.tensor(row, device=device)
+    x = torch.tensor(row, dtype=torch.float32, device=device)
     weight = torch.eye(len(row), device=device)
     y = cutlass_ops.linear_avgpool_gelu_scale_max(x, weight, kernel_size=k, scale=scale)
     assert y.shape == ()
@@ -116,7 +117,8 @@ def test_nan_is_kept_by_the_maximum(place: str, k: int, device: str) -> None:
 
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_the_remainder_plays_no_part(bad: float, device: str) -> None:
-    """sonos/tract PR#2851, apple/coremltools PR#2844: the ragged end averaged in instead of dropped."""
+    """sonos/tract PR#2851, apple/coremltools PR#2844: the ragged end averaged in instead of
+    dropped."""
     assert through_identity([1, 1, 1, 1, 100], 2, 1.0, device) == pytest.approx(gelu_of(1.0))
     assert through_identity([1, 2, 3, 4, 5], 2, 1.0, device) == pytest.approx(gelu_of(3.5))
     x, weight, bias = linear_like(3, 5, 8, device)
@@ -153,21 +155,23 @@ def test_scale_meets_infinity(scale: float, device: str) -> None:
 
 
 def test_infinities_of_both_signs_in_one_window_are_nan(device: str) -> None:
-    """x = inf meets weights of both signs in a window: their average is inf - inf. Folding the weights
-    first would give inf times their mean, and a finite-looking +inf as the result."""
+    """x = inf meets weights of both signs in a window: their average is inf - inf. Folding the
+    weights first would give inf times their mean, and a finite-looking +inf as the result."""
     weight = torch.tensor([[1.0], [-0.5], [1.0], [2.0]], device=device)
     x = torch.tensor([[INF], [1.0], [-INF]], device=device)
     y = pool_max_op(2).call(x, weight)
     assert y.isnan().tolist() == [True, False, True]
     y = pool_max_op(2).call(x, weight[2:])
-    assert y[0] == INF and y[2].isnan() and y[1] == pytest.approx(gelu_of(1.5))
+    assert y[0] == INF
+    assert y[2].isnan()
+    assert y[1] == pytest.approx(gelu_of(1.5))
 
 
 @pytest.mark.parametrize("n", [1, 3, 64, 65, 127, 128, 129, 256, 257, 300])
 @pytest.mark.parametrize(("z", "scale"), [(-1.0, 1.0), (1.0, -1.0), (-0.5, 0.25), (-3.0, 1.0)])
 def test_all_negative_rows_do_not_become_zero(z: float, scale: float, n: int, device: str) -> None:
-    """taichi#7735, facebookincubator/velox PR#4208, halide/Halide#298: 0 as the identity of max, or as
-    the value of columns beyond N; integer atomics on floats get the order of negatives wrong."""
+    """taichi#7735, facebookincubator/velox PR#4208, halide/Halide#298: 0 as the identity of max, or
+    as the value of columns beyond N; integer atomics on floats get the order of negatives wrong."""
     x = torch.ones(17, 2, device=device)
     weight = torch.full((n, 2), z / 2, device=device)
     y = pool_max_op(1, scale).check(x, weight)

@@ -1,4 +1,5 @@
-"""softmax(gelu(x @ W.T + b)): against float64, as properties, and values from public bug reports."""
+"""softmax(gelu(x @ W.T + b)): against float64, as properties, and values from public bug
+reports."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ import math
 
 import pytest
 import torch
+from fused import linear_like, poison, run_opcheck, same_bits, softmax_op
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import Case, cases
 
 import cutlass_ops
-from fused import linear_like, poison, run_opcheck, same_bits, softmax_op
-from strategies import Case, cases
 
 NAN, INF = math.nan, math.inf
 
@@ -89,8 +90,8 @@ def test_columns_beyond_n_do_not_enter_the_row(n: int, device: str) -> None:
 
 
 def test_all_negative_rows(device: str) -> None:
-    """Every GELU is in (-0.17, 0]: a maximum that starts from 0 still gives the right softmax only if
-    columns beyond N stay out of the sum."""
+    """Every GELU is in (-0.17, 0]: a maximum that starts from 0 still gives the right softmax only
+    if columns beyond N stay out of the sum."""
     x = torch.rand(9, 33, device=device)
     weight = -torch.rand(131, 33, device=device) / 8
     softmax_op().check(x, weight)
@@ -107,14 +108,15 @@ def test_all_negative_rows(device: str) -> None:
     ],
 )
 def test_exp_does_not_overflow(row: list[float], expected: list[float], device: str) -> None:
-    """cornell-brg/hb-pytorch#61, uTensor/uTensor#175, allenai/allennlp PR#437: exp without the maximum."""
+    """cornell-brg/hb-pytorch#61, uTensor/uTensor#175, allenai/allennlp PR#437: exp without the
+    maximum."""
     y = rows_through_identity([row], device)
     assert y.tolist() == [expected]
 
 
 def test_shifting_logits_that_gelu_leaves_alone(device: str) -> None:
-    """gelu(z) = z from about 6 on in float32, so adding a constant to the bias there shifts the logits
-    and leaves the softmax."""
+    """gelu(z) = z from about 6 on in float32, so adding a constant to the bias there shifts the
+    logits and leaves the softmax."""
     x, weight, bias = linear_like(7, 65, 16, device)
     near = cutlass_ops.linear_gelu_softmax(x, weight, bias + 16)
     far = cutlass_ops.linear_gelu_softmax(x, weight, bias + 32)
@@ -175,13 +177,15 @@ def test_no_rows(shape: tuple[int, ...], device: str) -> None:
 def test_no_columns(device: str) -> None:
     x, weight = torch.randn(4, 8, device=device), torch.empty(0, 8, device=device)
     y = cutlass_ops.linear_gelu_softmax(x, weight)
-    assert y.shape == (4, 0) and y.device.type == device
+    assert y.shape == (4, 0)
+    assert y.device.type == device
     run_opcheck(softmax_op().op, (x, weight, None, "none", "ieee"))
 
 
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_no_depth(with_bias: bool, device: str) -> None:
-    """pytorch PR#175905, robertknight/rten PR#526: K = 0 returned memory as it was. It is the bias."""
+    """pytorch PR#175905, robertknight/rten PR#526: K = 0 returned memory as it was. It is the
+    bias."""
     bias = torch.randn(70, device=device) if with_bias else None
     poison(device, 9, 70)
     x, weight = torch.empty(9, 0, device=device), torch.empty(70, 0, device=device)
@@ -205,7 +209,8 @@ def test_inputs_are_not_written_and_the_output_is_fresh(device: str) -> None:
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("values", ["uniform", "positive", "negative", "compensated", "cancelling"])
 def test_strict_bound_at_a_moderate_size(values: str, approximate: str, device: str) -> None:
-    """The design's bound without any allowance for luck: 2x eager's own error, on 64 rows or more."""
+    """The design's bound without any allowance for luck: 2x eager's own error, on 64 rows or
+    more."""
     case = Case((96,), 512, 768, values=values, approximate=approximate, seed=5)
     x, weight, bias = case.tensors(device)
     softmax_op(approximate).check(x, weight, bias, strict=True)

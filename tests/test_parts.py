@@ -1,4 +1,5 @@
-"""gelu_softmax, gelu_scale_max, softmax and fold_linear: the ops for those who keep their own GEMM."""
+"""gelu_softmax, gelu_scale_max, softmax and fold_linear: the ops for those who keep their own
+GEMM."""
 
 from __future__ import annotations
 
@@ -7,14 +8,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fused import poison, run_opcheck, same_bits
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Matrix, check, gelu_exact, pool_max_head, softmax_head
+from strategies import BIASES, LAYOUTS, dims, kernel_sizes, lay_out, make_bias
 from torch import Tensor
 
 import cutlass_ops
-from fused import poison, run_opcheck, same_bits
-from oracle import Matrix, check, gelu_exact, pool_max_head, softmax_head
-from strategies import BIASES, LAYOUTS, dims, kernel_sizes, lay_out, make_bias
 
 NAN, INF = math.nan, math.inf
 OPS = torch.ops.cutlass_ops
@@ -105,7 +106,8 @@ def test_folding_does_not_overflow(device: str) -> None:
     weight = torch.full((6, 5), 3e38, device=device)
     bias = torch.full((6,), -3e38, device=device)
     folded, folded_bias = cutlass_ops.fold_linear(weight, bias, 3)
-    assert same_bits(folded, weight[:2]) and same_bits(folded_bias, bias[:2])
+    assert same_bits(folded, weight[:2])
+    assert same_bits(folded_bias, bias[:2])
 
 
 def test_folding_keeps_nan_and_infinity_in_their_window(device: str) -> None:
@@ -129,7 +131,8 @@ def test_softmax_of_any_row_length(n: int, device: str) -> None:
 @pytest.mark.parametrize("n", [1, 7, 64, 1000, 20_000])
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_softmax_of_non_finite_rows(bad: float, n: int, device: str) -> None:
-    """As torch: NaN or +inf takes its row; -inf alone is a zero, and a row of nothing else is NaN."""
+    """As torch: NaN or +inf takes its row; -inf alone is a zero, and a row of nothing else is
+    NaN."""
     z = torch.randn(4, n, device=device)
     z[1, n // 2] = bad
     z[3] = bad
@@ -142,18 +145,23 @@ def test_softmax_of_non_finite_rows(bad: float, n: int, device: str) -> None:
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_of_the_infinities(approximate: str, device: str) -> None:
-    """GELU(+inf) = +inf and GELU(-inf) = NaN on every device, whatever a vectorised kernel makes of it."""
+    """GELU(+inf) = +inf and GELU(-inf) = NaN on every device, whatever a vectorised kernel makes of
+    it."""
     z = torch.tensor([[INF], [-INF], [NAN], [3e38], [-3e38]], device=device)
     for columns in (1, 40):  # scalar and vectorised paths
         wide = z.expand(5, columns).contiguous()
         y = cutlass_ops.gelu_scale_max(wide, approximate=approximate)
-        assert y[0] == INF and y[1].isnan() and y[2].isnan()
-        assert y[3] == z[3, 0] and y[4] == 0
+        assert y[0] == INF
+        assert y[1].isnan()
+        assert y[2].isnan()
+        assert y[3] == z[3, 0]
+        assert y[4] == 0
 
 
 @pytest.mark.parametrize("z", [-1.0, -2.0, -3.0, -4.0, -5.0, -5.5, -6.0, -7.0, -8.0, -9.0, -10.0])
 def test_negative_tail_of_gelu_does_not_cancel(z: float, device: str) -> None:
-    """pytorch#187806, tenstorrent/tt-metal#56490: 1 + erf is 57 % off at -5.5 and exactly 0 from -6 on.
+    """pytorch#187806, tenstorrent/tt-metal#56490: 1 + erf is 57 % off at -5.5 and exactly 0 from -6
+    on.
 
     Through every op that shows GELU itself: the maximum of one column.
     """
@@ -170,7 +178,8 @@ def test_negative_tail_of_gelu_does_not_cancel(z: float, device: str) -> None:
 
 @pytest.mark.parametrize(("approximate", "largest"), [("none", 2e-5), ("tanh", 2e-4)])
 def test_gelu_is_accurate_everywhere(approximate: str, largest: float, device: str) -> None:
-    """Relative error of each value on a fine grid; tanh's argument grows with z^3, and its error too."""
+    """Relative error of each value on a fine grid; tanh's argument grows with z^3, and its error
+    too."""
     z = torch.linspace(-10 if approximate == "none" else -5, 10, 200_001, device=device)[:, None]
     y = cutlass_ops.gelu_scale_max(z, approximate=approximate).double()
     exact = gelu_exact(z.double(), approximate).squeeze(1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-
-import cutlass_ops
 from fused import Fused, linear_like, op_of, pool_max_op, same_bits, softmax_op
+from hypothesis import given
 from oracle import Linear, check
 from strategies import Case, cases
+
+import cutlass_ops
 
 OPS = (softmax_op(), pool_max_op(1, -1.0), pool_max_op(4, 2.0))
 every_op = pytest.mark.parametrize("op", OPS, ids=repr)
@@ -44,9 +44,7 @@ def test_deep_and_narrow_a_hundred_times(op: Fused, deterministic: bool, device:
 
 @every_op
 @pytest.mark.parametrize("rows", [1, 2, 17, 33, 128, 257, 1024])
-def test_a_row_in_any_company_is_the_same_up_to_rounding(
-    op: Fused, rows: int, device: str
-) -> None:
+def test_a_row_in_any_company_is_the_same_up_to_rounding(op: Fused, rows: int, device: str) -> None:
     """pytorch#136338, TransformerEngine#2986: x[:1] and x[:2] differ. Another batch size may choose
     another kernel, so equality of bits is not promised; the bound of the check is."""
     x, weight, bias = linear_like(1, 200, 300, device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from fused import Fused, linear_like, poison, pool_max_op, softmax_op
 
 OPS = (softmax_op(), pool_max_op(1, 2.0))
@@ -20,7 +19,8 @@ def judge(op: Fused, m: int, n: int, k: int, device: str, *, strict: bool = Fals
 
 @both
 def test_misaligned_operand_is_computed_not_refused(op: Fused, device: str) -> None:
-    """NVIDIA/cutlass#506: m=1, n=105, k=107 was a status error with no slower kernel to fall back to."""
+    """NVIDIA/cutlass#506: m=1, n=105, k=107 was a status error with no slower kernel to fall back
+    to."""
     judge(op, 1, 105, 107, device)
 
 
@@ -28,13 +28,15 @@ def test_misaligned_operand_is_computed_not_refused(op: Fused, device: str) -> N
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 7, 63, 65])
 def test_odd_depth(op: Fused, k: int, m: int, device: str) -> None:
-    """NVIDIA/cutlass#459: failed as soon as K was odd; the last k-block is partial and unaligned."""
+    """NVIDIA/cutlass#459: failed as soon as K was odd; the last k-block is partial and
+    unaligned."""
     judge(op, m, 64, k, device)
 
 
 @both
 def test_aligned_rows_of_an_unaligned_length(op: Fused, device: str) -> None:
-    """NVIDIA/cutlass#1058: rejected although the memory is aligned; what lies between rows is not read."""
+    """NVIDIA/cutlass#1058: rejected although the memory is aligned; what lies between rows is not
+    read."""
     padded, weight, bias = linear_like(64, 48, 108, device)
     padded[:, 107:] = float("nan")
     x, weight = padded[:, :107], weight[:, :107]
@@ -82,7 +84,9 @@ def test_batch_sweep(op: Fused, device: str) -> None:
         judge(op, m, 260, 515, device)
 
 
-@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 100, 128, 130, 256, 259])
+@pytest.mark.parametrize(
+    "kernel_size", [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 100, 128, 130, 256, 259]
+)
 @pytest.mark.parametrize("m", [2, 130])
 def test_every_kind_of_window(kernel_size: int, m: int, device: str) -> None:
     """Windows that divide a tile, that do not, that are wider than one, and one over all of N."""
@@ -97,8 +101,8 @@ def test_huge_and_thin(op: Fused, m: int, n: int, k: int, device: str) -> None:
 
 @pytest.mark.parametrize("op", [softmax_op(), pool_max_op(1), pool_max_op(16)], ids=repr)
 def test_shared_memory_heavy_shape(op: Fused, cuda: str) -> None:
-    """vllm PR#5560: internal error for m=4, n=6400, k=6144, the chosen tile needing more shared memory
-    than the card allows; numba-cuda-mlir#143, TensorRT-LLM PR#12141 are of the same kind."""
+    """vllm PR#5560: internal error for m=4, n=6400, k=6144, the chosen tile needing more shared
+    memory than the card allows; numba-cuda-mlir#143, TensorRT-LLM PR#12141 are of the same kind."""
     judge(op, 4, 6400, 6144, cuda)
 
 
