@@ -26,7 +26,9 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # What the build depends on besides files. A change (nvcc appears, other architectures) rebuilds.
+ifneq ($(CUTLASS_OPS_SKIP_CUDA),1)
 NVCC := $(shell $(PYTHON) -c 'from buildtools import toolchain; print(toolchain.find_nvcc() or "")' 2>/dev/null)
+endif
 CONFIG := torch=$(TORCH) cutlass=$(CUTLASS) nvcc=$(NVCC) cuda_home=$(CUDA_HOME) cutlass_dir=$(CUTLASS_DIR) archs=$(CUTLASS_OPS_CUDA_ARCHS),$(TORCH_CUDA_ARCH_LIST) skip=$(CUTLASS_OPS_SKIP_CUDA)
 
 STAMPS := $(VENV)/.stamps
@@ -121,7 +123,7 @@ $(STAMPS)/base: $(STAMPS)/config | $(PY)
 	@touch $@
 
 $(STAMPS)/install: $(STAMPS)/base $(SOURCES)
-	@echo 'Building cutlass_ops ($(if $(NVCC),with $(NVCC); minutes,no nvcc found: for the CPU alone)) ...'
+	@echo 'Building cutlass_ops ($(if $(NVCC),with $(NVCC): this takes minutes,without CUDA: for the CPU alone)) ...'
 	@$(PY) -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
 
