@@ -1,5 +1,6 @@
 // A custom epilogue in one file: logsumexp over each row of clamp(x Wᵀ + b, low, high).
-// examples/custom_epilogue.py compiles it and calls it; docs/epilogues.md says what each piece must fulfil.
+// examples/custom_epilogue.py compiles it and calls it; docs/epilogues.md says what each piece must
+// fulfil.
 #include <cmath>
 #include <limits>
 
@@ -10,7 +11,8 @@
 namespace cutlass_ops {
 namespace epilogue {
 
-/// Step: z limited to [low, high], the next two numbers of the call. NaN passes, both comparisons being false.
+/// Step: z limited to [low, high], the next two numbers of the call. NaN passes, both comparisons
+/// being false.
 struct Clamp {
   float low, high;
 
@@ -46,4 +48,5 @@ struct LogSumExpMonoid {
 
 using namespace cutlass_ops::epilogue;
 
-CUTLASS_OPS_REGISTER_EPILOGUE("clamp_logsumexp", Description<Chain<Bias, Clamp>, RowReduce<LogSumExpMonoid>>)
+CUTLASS_OPS_REGISTER_EPILOGUE("clamp_logsumexp",
+                              Description<Chain<Bias, Clamp>, RowReduce<LogSumExpMonoid>>)
