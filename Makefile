@@ -129,5 +129,5 @@ $(STAMPS)/install: $(STAMPS)/base $(SOURCES)
 
 $(STAMPS)/dev: $(STAMPS)/install
 	@echo 'Installing the test tools ...'
-	@$(PY) -m pip install --quiet --no-build-isolation --editable '.[test,bench,dev]'
+	@$(PY) scripts/extras.py test bench dev | xargs -d '\n' $(PY) -m pip install --quiet
 	@touch $@
