@@ -21,9 +21,13 @@ run_pytest() { # in the scratch tree, which has no cutlass_ops/ to stand in fron
   "$PYTHON" -m pytest tests -p no:cacheprovider --color=no "$@"
 }
 
-suite() { run_pytest -n "${WORKERS:-4}" "$@"; }
+# Several processes with as many threads as there are cores each would mostly wait for one another.
+workers="${WORKERS:-4}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((($(nproc) + workers - 1) / workers))}"
 
-deep() { run_pytest -n "${WORKERS:-4}" -m deep --hypothesis-profile=deep "$@"; }
+suite() { run_pytest -n "$workers" "$@"; }
+
+deep() { run_pytest -n "$workers" -m deep --hypothesis-profile=deep "$@"; }
 
 sanitizer() { # sanitizer TOOL [PYTEST_ARGS...]
   local tool="$1" filter=() kernels="${SANITIZER_KERNELS-cutlass_ops}"
