@@ -146,6 +146,7 @@ class Run:
                 for cache in self.timer.cache_states()
                 if calls
             }
+            peak = {name: self.timer.peak_bytes(call) for name, call in calls.items()}
             host = {name: round(self.timer.host_us(call), 2) for name, call in calls.items()}
         self.notes += [f"{op} at {shape}: {name} failed: {why}" for name, why in skipped.items()]
         return {
@@ -159,6 +160,7 @@ class Run:
             "errors": errors,
             "error_bound": accuracy.bound(errors),
             "host_us": host,
+            "peak_bytes": peak,
             "skipped": skipped,
             "times": times,
         }

@@ -12,6 +12,7 @@ The JSON document (schema 1), written by `python -m benchmarks` and read back by
         errors    {provider: relative error against float64}
         error_bound  the largest error allowed for ours and packed
         host_us   {provider: host time of one launch}
+        peak_bytes   {provider: GPU memory held beyond the operands, the result included}
         skipped   {provider: why}
         times     {"warm" | "cold": {provider: {median, p10, p90, samples}}}, microseconds per call
     growth        list of {dim: "M" | "N" | "K", op, m, n, k, times: as above, "warm" alone}

@@ -108,6 +108,17 @@ class Timer:
         torch.cuda.synchronize(self.device)
         return min(means)
 
+    def peak_bytes(self, call: Call) -> int | None:
+        """Most GPU memory that `call` holds at a time beyond its operands, its result included;
+        None on a CPU."""
+        if self._flush_buffer is None:
+            return None
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        call()
+        return torch.cuda.max_memory_allocated(self.device) - before
+
     def _compare_cpu(self, calls: Mapping[str, Call]) -> dict[str, Samples]:
         def once(call: Call) -> float:
             start = time.perf_counter()
