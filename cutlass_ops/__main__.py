@@ -47,14 +47,16 @@ def eager_softmax(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def eager_max(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Op B as PyTorch says it."""
     pooled = F.avg_pool1d(F.linear(x, weight, bias).unsqueeze(1), KERNEL_SIZE).squeeze(1)
-    return torch.max(SCALE * F.gelu(pooled), dim=-1).values
+    largest: Tensor = torch.max(SCALE * F.gelu(pooled), dim=-1).values
+    return largest
 
 
 def relative_error(result: Tensor, exact: Tensor) -> float:
     """Relative L2 error: the worst row of a matrix, or that of a vector."""
     difference = torch.linalg.vector_norm(result.double() - exact, dim=-1)
-    ratio = difference / torch.linalg.vector_norm(exact, dim=-1)
-    return ratio.max().item()
+    ratio: Tensor = difference / torch.linalg.vector_norm(exact, dim=-1)
+    worst: float = ratio.max().item()
+    return worst
 
 
 def median_milliseconds(run: Callable[[], Tensor], device: torch.device) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import autograd
 from . import precision as _precision
@@ -31,17 +32,18 @@ _ops = torch.ops.cutlass_ops
 
 
 def _needs_grad(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> bool:
-    """Whether a graph is to be built. Inside a functorch transform always: a tensor batched over
-    a differentiated one does not tell that it requires grad."""
+    """Whether to go through an autograd function. Inside a functorch transform always: a tensor
+    batched over a differentiated one does not tell that it requires grad. In forward mode too: the
+    functions refuse a tangent with an error, the ops under them would drop it."""
     if not torch.is_grad_enabled():
-        return False
+        return forward_ad._current_level >= 0
     if x.requires_grad:
         return True
     if weight is not None and weight.requires_grad:
         return True
     if bias is not None and bias.requires_grad:
         return True
-    return torch._C._are_functorch_transforms_active()
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _matrix(x: Tensor) -> Tensor:
