@@ -1,4 +1,4 @@
-"""Builds the CUDA binary where there is an nvcc, and a package that runs on the CPU where there is none."""
+"""Builds the CUDA binary where there is an nvcc; elsewhere the package runs on the CPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ def extensions() -> list[Extension]:
     elif toolchain.find_nvcc() is None:
         reason = "no nvcc in CUDA_HOME, on PATH or in /usr/local/cuda"
     else:
-        sources = sorted(str(path) for path in Path("csrc").rglob("*") if path.suffix in {".cpp", ".cu"})
+        sources = sorted(
+            str(path) for path in Path("csrc").rglob("*") if path.suffix in {".cpp", ".cu"}
+        )
         return [Extension("cutlass_ops._C", sources, py_limited_api=True)]
-    print(f"cutlass_ops: {reason}: installing without kernels; the ops run as plain PyTorch.", file=sys.stderr)
+    print(
+        f"cutlass_ops: {reason}: installing without kernels; the ops run as plain PyTorch.",
+        file=sys.stderr,
+    )
     return []
 
 

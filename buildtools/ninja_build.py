@@ -1,6 +1,7 @@
 """A ``build_ext`` that lets ninja and nvcc build the one binary.
 
-torch's own CUDAExtension is no help: beside a CPU-only torch it has no CUDA_HOME and links libraries that are not there.
+torch's own CUDAExtension is no help: beside a CPU-only torch it has no CUDA_HOME and links
+libraries that are not there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class NinjaBuild(build_ext):
             command += ["-j", jobs]
         subprocess.run(command, check=True)
         report = _ptxas_report(work)
-        (Path("build") / "ptxas_report.json").write_text(json.dumps(report, indent=1, sort_keys=True))
+        (Path("build") / "ptxas_report.json").write_text(
+            json.dumps(report, indent=1, sort_keys=True)
+        )
 
 
 def _ninja_file(sources: list[str], work: Path, output: Path) -> str:
@@ -45,13 +48,11 @@ def _ninja_file(sources: list[str], work: Path, output: Path) -> str:
     cutlass, cutlass_version = toolchain.cutlass_include()
     torch = toolchain.torch_directory()
     architectures = toolchain.architectures()
-    names = ",".join(f'\\"{architecture.name}\\"' for architecture in architectures)
+    build_info = _build_info(cutlass_version, toolchain.nvcc_version(nvcc), architectures)
+    _write_if_changed(work / "generated" / "build_info.h", build_info)
     defines = [
         "-DNDEBUG",  # asserts in CUTLASS's device code cost registers
         f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}",
-        f'-DCUTLASS_OPS_CUTLASS_VERSION=\\"{cutlass_version}\\"',
-        f'-DCUTLASS_OPS_NVCC_VERSION=\\"{toolchain.nvcc_version(nvcc)}\\"',
-        f"'-DCUTLASS_OPS_ARCHITECTURES={names}'",
     ]
     host = "-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror"
     common = [
@@ -71,9 +72,17 @@ def _ninja_file(sources: list[str], work: Path, output: Path) -> str:
         "-Xptxas=-v",  # registers and spills, read by _ptxas_report
         f"--threads={os.environ.get('NVCC_THREADS', '1')}",
     ]
-    binding = ["-isystem", str(torch / "include")]
-    # No torch_cuda, no c10, no shared cudart: the binary loads beside any torch >= 2.11, CPU-only ones included.
-    link = ["-shared", "-cudart=static", f"-L{torch / 'lib'}", "-ltorch_cpu", "-ldl", "-Xlinker=--no-undefined"]
+    binding = [f"-I{work / 'generated'}", "-isystem", str(torch / "include")]
+    # No torch_cuda, no c10, no shared cudart: the binary loads beside any torch >= 2.11, CPU-only
+    # ones included.
+    link = [
+        "-shared",
+        "-cudart=static",
+        f"-L{torch / 'lib'}",
+        "-ltorch_cpu",
+        "-ldl",
+        "-Xlinker=--no-undefined",
+    ]
 
     lines = [
         "ninja_required_version = 1.5",
@@ -111,8 +120,27 @@ def _ninja_file(sources: list[str], work: Path, output: Path) -> str:
     return "\n".join(lines)
 
 
+def _build_info(cutlass: str, nvcc: str, architectures: list[toolchain.Architecture]) -> str:
+    """The header that tells the binary what it was built from."""
+    names = ", ".join(f'"{architecture.name}"' for architecture in architectures)
+    return f"""#pragma once
+namespace cutlass_ops {{
+inline constexpr char const* kCutlassVersion = "{cutlass}";
+inline constexpr char const* kNvccVersion = "{nvcc}";
+inline constexpr char const* kArchitectures[] = {{{names}}};
+}}  // namespace cutlass_ops
+"""
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    """Keeps the time of an unchanged file, so that ninja rebuilds nothing for it."""
+    if not path.is_file() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
 def _ptxas_report(work: Path) -> dict[str, dict[str, dict[str, int]]]:
-    """Kernel (mangled) -> architecture -> registers and spilled bytes, from the logs of ``ptxas -v``."""
+    """Kernel (mangled) -> architecture -> registers and spilled bytes, from ``ptxas -v``."""
     report: dict[str, dict[str, dict[str, int]]] = {}
     pattern = re.compile(
         r"Compiling entry function '(?P<kernel>\w+)' for 'sm_(?P<sm>\w+)'.*?"

@@ -1,4 +1,4 @@
-"""Finds what the build needs: nvcc, the CUTLASS headers, the headers of torch, the architectures."""
+"""Finds what the build needs: nvcc, the headers of CUTLASS and torch, the architectures."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 
 CUTLASS_FLOOR = (4, 2)
 
-# Machine code for each, and PTX of the portable kernels for anything newer. The PTX is compute_80's, because that of
-# compute_90a runs on compute capability 9.0 alone.
+# Machine code for each, and PTX of the portable kernels for anything newer. The PTX is that of
+# compute_80, because that of compute_90a runs on compute capability 9.0 alone.
 DEFAULT_ARCHITECTURES = "80+PTX;86;89;90a"
 
 _NO_CUTLASS = (
-    "cutlass_ops needs the CUTLASS headers. Either `pip install --no-deps nvidia-cutlass==4.2.0.0`, "
-    "or set CUTLASS_DIR to a CUTLASS checkout (>= 4.2)."
+    "cutlass_ops needs the CUTLASS headers. Either "
+    "`pip install --no-deps nvidia-cutlass==4.2.0.0`, or set CUTLASS_DIR to a "
+    "CUTLASS checkout (>= 4.2)."
 )
 _NO_TORCH = (
     "cutlass_ops builds against the torch of its environment. Install torch >= 2.11 first, then "
@@ -74,8 +75,15 @@ def _package_directory(name: str) -> Path | None:
 
 
 def cutlass_include() -> tuple[Path, str]:
-    """The include directory and version of CUTLASS: CUTLASS_DIR or CUTLASS_PATH, else the package nvidia-cutlass."""
-    roots = [Path(path) for path in (os.environ.get("CUTLASS_DIR"), os.environ.get("CUTLASS_PATH")) if path]
+    """The include directory of CUTLASS and its version.
+
+    CUTLASS_DIR or CUTLASS_PATH, else the package nvidia-cutlass.
+    """
+    roots = [
+        Path(path)
+        for path in (os.environ.get("CUTLASS_DIR"), os.environ.get("CUTLASS_PATH"))
+        if path
+    ]
     if package := _package_directory("cutlass_library"):
         roots.append(package / "source")
     for root in roots:
@@ -85,13 +93,18 @@ def cutlass_include() -> tuple[Path, str]:
                 version = _cutlass_version(header.read_text())
                 if version < CUTLASS_FLOOR:
                     found = ".".join(map(str, version))
-                    raise RuntimeError(f"CUTLASS {found} at {include} is older than 4.2. {_NO_CUTLASS}")
+                    raise RuntimeError(
+                        f"CUTLASS {found} at {include} is older than 4.2. {_NO_CUTLASS}"
+                    )
                 return include, ".".join(map(str, version))
     raise RuntimeError(_NO_CUTLASS)
 
 
 def _cutlass_version(header: str) -> tuple[int, ...]:
-    parts = (re.search(rf"#define CUTLASS_{part}\s+(\d+)", header) for part in ("MAJOR", "MINOR", "PATCH"))
+    parts = (
+        re.search(rf"#define CUTLASS_{part}\s+(\d+)", header)
+        for part in ("MAJOR", "MINOR", "PATCH")
+    )
     return tuple(int(match.group(1)) if match else 0 for match in parts)
 
 
@@ -104,7 +117,9 @@ def torch_directory() -> Path:
 
 
 def architectures() -> list[Architecture]:
-    """CUTLASS_OPS_CUDA_ARCHS (``80;90a``), else TORCH_CUDA_ARCH_LIST (``8.0;9.0a+PTX``), else the default."""
+    """What to build for: CUTLASS_OPS_CUDA_ARCHS (``80;90a``), else TORCH_CUDA_ARCH_LIST
+    (``8.0;9.0a+PTX``), else the default.
+    """
     text = (
         os.environ.get("CUTLASS_OPS_CUDA_ARCHS")
         or os.environ.get("TORCH_CUDA_ARCH_LIST")
@@ -114,9 +129,13 @@ def architectures() -> list[Architecture]:
     for item in re.split(r"[;,\s]+", text.strip()):
         match = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)([af]?)(\+PTX)?", item, re.IGNORECASE)
         if match is None:
-            raise RuntimeError(f"cannot read the architecture {item!r} of {text!r}: write 80, 8.0, 90a or 9.0+PTX")
+            raise RuntimeError(
+                f"cannot read the architecture {item!r} of {text!r}: write 80, 8.0, 90a or 9.0+PTX"
+            )
         major, minor, suffix, ptx = match.groups()
         if int(major) < 8:
-            raise RuntimeError(f"architecture {item!r}: cutlass_ops needs compute capability 8.0 or newer")
+            raise RuntimeError(
+                f"architecture {item!r}: cutlass_ops needs compute capability 8.0 or newer"
+            )
         found.append(Architecture(f"{major}{minor}{suffix.lower()}", bool(ptx)))
     return found

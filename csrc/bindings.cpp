@@ -1,5 +1,6 @@
-// The only file that sees torch: tensors to raw pointers, on the LibTorch stable ABI. Schemas are defined in Python
-// (cutlass_ops/schemas.py), which checks dtypes, shapes and strides; what is checked here guards the memory alone.
+// The only file that sees torch: tensors to raw pointers, on the LibTorch stable ABI. Schemas are
+// defined in Python (cutlass_ops/schemas.py), which checks dtypes, shapes and strides; what is
+// checked here guards the memory alone.
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
@@ -28,7 +29,8 @@ void check(Status const& status) {
 }
 
 int extent(std::int64_t size) {
-  STD_TORCH_CHECK(size >= 0 && size <= INT_MAX - 1024, "an extent of ", size, " is beyond 2^31 - 1025");
+  STD_TORCH_CHECK(size >= 0 && size <= INT_MAX - 1024, "an extent of ", size,
+                  " is beyond 2^31 - 1025");
   return static_cast<int>(size);
 }
 
@@ -45,9 +47,10 @@ std::int64_t row_stride(Tensor const& matrix) {
 }
 
 gemm::Problem problem_of(Tensor const& x, Tensor const& weight) {
-  STD_TORCH_CHECK(x.size(1) == weight.size(1), "x has ", x.size(1), " columns, weight ", weight.size(1));
-  return {data(x),          data(weight),  extent(x.size(0)), extent(weight.size(0)), extent(x.size(1)),
-          row_stride(x), row_stride(weight)};
+  STD_TORCH_CHECK(x.size(1) == weight.size(1), "x has ", x.size(1), " columns, weight ",
+                  weight.size(1));
+  return {data(x),           data(weight),  extent(x.size(0)), extent(weight.size(0)),
+          extent(x.size(1)), row_stride(x), row_stride(weight)};
 }
 
 Epilogue const& epilogue_of(std::string const& name) {
@@ -56,20 +59,23 @@ Epilogue const& epilogue_of(std::string const& name) {
   return *epilogue;
 }
 
-epilogue::Arguments arguments_of(std::optional<Tensor> const& bias, std::vector<double> const& params) {
+epilogue::Arguments arguments_of(std::optional<Tensor> const& bias,
+                                 std::vector<double> const& params) {
   return {bias_data(bias), params.data(), static_cast<int>(params.size())};
 }
 
-/// The description's facts for a linear of `columns` columns; the numbers must be those that it takes.
+/// The description's facts for a linear of `columns` columns; the numbers must be those that it
+/// takes.
 EpilogueShape shape_of(std::string const& name, std::vector<double> const& params, int columns) {
   EpilogueShape const shape = epilogue_of(name).shape(arguments_of(std::nullopt, params), columns);
-  STD_TORCH_CHECK(shape.param_count == static_cast<int>(params.size()), "epilogue '", name, "' takes ",
-                  shape.param_count, " params, not ", params.size());
+  STD_TORCH_CHECK(shape.param_count == static_cast<int>(params.size()), "epilogue '", name,
+                  "' takes ", shape.param_count, " params, not ", params.size());
   return shape;
 }
 
 Plan plan_of(std::vector<std::int64_t> const& list) {
-  STD_TORCH_CHECK(list.size() == 5 && list[0] >= 0 && list[0] < kKernelCount, "not a plan");
+  STD_TORCH_CHECK(list.size() == 5 && list[0] >= 0 && list[0] < kKernelCount && list[1] >= 1,
+                  "not a plan");
   return {static_cast<int>(list[0]), static_cast<int>(list[1]), list[4] != 0, list[2], list[3]};
 }
 
@@ -77,33 +83,40 @@ std::vector<std::int64_t> list_of(Plan const& plan) {
   return {plan.kernel, plan.splits, plan.workspace, plan.nanoseconds, plan.direct ? 1 : 0};
 }
 
-PlanRequest request_of(std::string const& name, std::vector<double> const& params, std::int64_t m, std::int64_t n,
-                       std::int64_t k, std::int64_t sm_count) {
+PlanRequest request_of(std::string const& name, std::vector<double> const& params, std::int64_t m,
+                       std::int64_t n, std::int64_t k, std::int64_t sm_count) {
   EpilogueShape const shape = shape_of(name, params, extent(n));
-  return {extent(m),     extent(n),            extent(k), shape.window,
-          shape.reduces, shape.fragment_width, static_cast<int>(sm_count)};
+  return {extent(m),
+          extent(n),
+          extent(k),
+          shape.window,
+          shape.reduces,
+          shape.fragment_width,
+          static_cast<int>(sm_count)};
 }
 
-// ---- kernels -------------------------------------------------------------------------------------------------------
+// ---- kernels
+// -------------------------------------------------------------------------------------------------------
 
 void linear_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
-                     std::vector<double> params, std::vector<std::int64_t> plan, Tensor workspace, Tensor out) {
+                     std::vector<double> params, std::vector<std::int64_t> plan, Tensor workspace,
+                     Tensor out) {
   DeviceGuard const guard(x.get_device_index());  // otherwise the launch goes to the current device
   LinearCall call{};
   call.problem = problem_of(x, weight);
   shape_of(name, params, call.problem.n);
   call.arguments = arguments_of(bias, params);
   call.plan = plan_of(plan);
-  STD_TORCH_CHECK(workspace.numel() >= call.plan.workspace, "the workspace holds ", workspace.numel(),
-                  " elements, the plan needs ", call.plan.workspace);
+  STD_TORCH_CHECK(workspace.numel() >= call.plan.workspace, "the workspace holds ",
+                  workspace.numel(), " elements, the plan needs ", call.plan.workspace);
   call.workspace = mutable_data(workspace);
   call.out = mutable_data(out);
   call.stream = current_stream(x.get_device_index());
   check(run_linear(epilogue_of(name), call));
 }
 
-void matrix_epilogue(Tensor z, std::optional<Tensor> bias, std::string name, std::vector<double> params,
-                     Tensor workspace, Tensor out) {
+void matrix_epilogue(Tensor z, std::optional<Tensor> bias, std::string name,
+                     std::vector<double> params, Tensor workspace, Tensor out) {
   DeviceGuard const guard(z.get_device_index());
   MatrixCall call{};
   int const columns = extent(z.size(1));
@@ -113,8 +126,8 @@ void matrix_epilogue(Tensor z, std::optional<Tensor> bias, std::string name, std
   call.arguments = arguments_of(bias, params);
   std::int64_t const needed =
       matrix_workspace(call.rows, columns / shape.window, shape.fragment_width, shape.reduces);
-  STD_TORCH_CHECK(workspace.numel() >= needed, "the workspace holds ", workspace.numel(), " elements, ", needed,
-                  " are needed");
+  STD_TORCH_CHECK(workspace.numel() >= needed, "the workspace holds ", workspace.numel(),
+                  " elements, ", needed, " are needed");
   call.workspace = mutable_data(workspace);
   call.out = mutable_data(out);
   call.stream = current_stream(z.get_device_index());
@@ -146,25 +159,29 @@ void row_softmax(Tensor z, std::optional<Tensor> bias, std::string activation, T
 void fold_rows(Tensor weight, std::int64_t kernel_size, Tensor out) {
   DeviceGuard const guard(weight.get_device_index());
   STD_TORCH_CHECK(kernel_size >= 1 && kernel_size <= weight.size(0), "kernel_size ", kernel_size);
-  check(run_fold_rows(data(weight), row_stride(weight), extent(weight.size(0)), extent(weight.size(1)),
-                      static_cast<int>(kernel_size), mutable_data(out), current_stream(weight.get_device_index())));
+  check(run_fold_rows(data(weight), row_stride(weight), extent(weight.size(0)),
+                      extent(weight.size(1)), static_cast<int>(kernel_size), mutable_data(out),
+                      current_stream(weight.get_device_index())));
 }
 
-// ---- queries -------------------------------------------------------------------------------------------------------
+// ---- queries
+// -------------------------------------------------------------------------------------------------------
 
-std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m, std::int64_t n,
-                               std::int64_t k, std::int64_t sm_count) {
+std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m,
+                               std::int64_t n, std::int64_t k, std::int64_t sm_count) {
   return list_of(choose_plan(request_of(name, params, m, n, k, sm_count)));
 }
 
-std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params, std::int64_t m, std::int64_t n,
-                                   std::int64_t k, std::int64_t sm_count, std::string kernel, std::int64_t splits) {
+std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params, std::int64_t m,
+                                   std::int64_t n, std::int64_t k, std::int64_t sm_count,
+                                   std::string kernel, std::int64_t splits) {
   PlanRequest const request = request_of(name, params, m, n, k, sm_count);
   for (int index = 0; index < kKernelCount; ++index) {
     if (kernel == kKernels[index].name) {
       bool possible = false;
       Plan const forced = make_plan(request, index, static_cast<int>(splits), &possible);
-      STD_TORCH_CHECK(possible, kernel, " with ", splits, " splits cannot run ", m, " x ", n, " x ", k);
+      STD_TORCH_CHECK(possible, kernel, " with ", splits, " splits cannot run ", m, " x ", n, " x ",
+                      k);
       return list_of(forced);
     }
   }
@@ -173,14 +190,16 @@ std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params,
 
 std::string describe_plan(std::vector<std::int64_t> plan) { return describe(plan_of(plan)); }
 
-std::int64_t matrix_workspace_for(std::string name, std::vector<double> params, std::int64_t m, std::int64_t n) {
+std::int64_t matrix_workspace_for(std::string name, std::vector<double> params, std::int64_t m,
+                                  std::int64_t n) {
   EpilogueShape const shape = shape_of(name, params, extent(n));
   return matrix_workspace(extent(m), extent(n / shape.window), shape.fragment_width, shape.reduces);
 }
 
 bool choose_folding_for(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t kernel_size,
                         std::int64_t sm_count) {
-  return choose_folding(extent(m), extent(n), extent(k), extent(kernel_size), static_cast<int>(sm_count));
+  return choose_folding(extent(m), extent(n), extent(k), extent(kernel_size),
+                        static_cast<int>(sm_count));
 }
 
 template <class Items, class Name>

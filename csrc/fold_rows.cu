@@ -6,22 +6,32 @@
 namespace cutlass_ops {
 namespace {
 
-template <int kVector>
+template <class Config, int kVector>
 Status launch_fold(kernel::FoldRowsParams params, cudaStream_t stream) {
-  constexpr int kColumns = kernel::FoldRowsConfig::kLanes * kVector;
+  constexpr int kColumns = Config::kLanes * kVector;
   params.column_tiles = static_cast<int>((std::int64_t{params.columns} + kColumns - 1) / kColumns);
-  return launch("fold_rows", kernel::fold_rows<kVector>, std::int64_t{params.windows} * params.column_tiles,
-                kernel::FoldRowsConfig::kThreads, stream, params);
+  return launch("fold_rows", kernel::fold_rows<Config, kVector>,
+                std::int64_t{params.windows} * params.column_tiles, Config::kThreads, stream,
+                params);
+}
+
+template <int kVector>
+Status choose_groups(kernel::FoldRowsParams const& params, cudaStream_t stream) {
+  constexpr int kLongWindow = 64;
+  return params.kernel_size < kLongWindow
+             ? launch_fold<kernel::FoldRowsConfig<1>, kVector>(params, stream)
+             : launch_fold<kernel::FoldRowsConfig<8>, kVector>(params, stream);
 }
 
 }  // namespace
 
-Status run_fold_rows(float const* weight, std::int64_t weight_stride, int rows, int columns, int kernel_size,
-                     float* out, cudaStream_t stream) {
-  kernel::FoldRowsParams const params{weight, weight_stride, out, rows / kernel_size, columns, kernel_size, 0};
-  bool const vectorized = weight_stride % 4 == 0 && columns % 4 == 0 && epilogue::is_aligned(weight) &&
-                          epilogue::is_aligned(out);
-  return vectorized ? launch_fold<4>(params, stream) : launch_fold<1>(params, stream);
+Status run_fold_rows(float const* weight, std::int64_t weight_stride, int rows, int columns,
+                     int kernel_size, float* out, cudaStream_t stream) {
+  kernel::FoldRowsParams const params{weight,  weight_stride, out, rows / kernel_size,
+                                      columns, kernel_size,   0};
+  bool const vectorized = weight_stride % 4 == 0 && columns % 4 == 0 &&
+                          epilogue::is_aligned(weight) && epilogue::is_aligned(out);
+  return vectorized ? choose_groups<4>(params, stream) : choose_groups<1>(params, stream);
 }
 
 }  // namespace cutlass_ops

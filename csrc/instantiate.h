@@ -14,17 +14,21 @@ namespace cutlass_ops {
 
 /// Runs one tile configuration of the portable SIMT family: the only list of them.
 template <class Chain, class Sink>
-Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
-                cudaStream_t stream) {
+Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Sink const& sink,
+                int splits, cudaStream_t stream) {
   switch (kernel) {
     case kSimt64x64:
-      return gemm::SimtRunner<gemm::Simt64x64, Chain, Sink>::run(problem, chain, sink, splits, stream);
+      return gemm::SimtRunner<gemm::Simt64x64, Chain, Sink>::run(problem, chain, sink, splits,
+                                                                 stream);
     case kSimt128x64:
-      return gemm::SimtRunner<gemm::Simt128x64, Chain, Sink>::run(problem, chain, sink, splits, stream);
+      return gemm::SimtRunner<gemm::Simt128x64, Chain, Sink>::run(problem, chain, sink, splits,
+                                                                  stream);
     case kSimt128x128:
-      return gemm::SimtRunner<gemm::Simt128x128, Chain, Sink>::run(problem, chain, sink, splits, stream);
+      return gemm::SimtRunner<gemm::Simt128x128, Chain, Sink>::run(problem, chain, sink, splits,
+                                                                   stream);
     case kSimt128x256:
-      return gemm::SimtRunner<gemm::Simt128x256, Chain, Sink>::run(problem, chain, sink, splits, stream);
+      return gemm::SimtRunner<gemm::Simt128x256, Chain, Sink>::run(problem, chain, sink, splits,
+                                                                   stream);
     default:
       return {cudaErrorInvalidValue, "run_simt: no such kernel"};
   }
@@ -53,7 +57,8 @@ struct Launchers {
     int const slots = gemm::ceil_div(columns, kKernels[call.plan.kernel].tile_n);
     float* const target = sink_target(call.workspace, call.out, slots);
     Sink const sink = Sink::make(target, columns / steps.window(), slots);
-    Status const status = run_simt(call.plan.kernel, call.problem, steps, sink, call.plan.splits, call.stream);
+    Status const status =
+        run_simt(call.plan.kernel, call.problem, steps, sink, call.plan.splits, call.stream);
     return status.ok() ? combine(target, slots, call.out, call.problem.m, call.stream) : status;
   }
 
@@ -63,23 +68,25 @@ struct Launchers {
     MatrixSlots const cut = matrix_slots(call.rows, output_columns, kWidth);
     float* const target = sink_target(call.workspace, call.out, cut.slots);
     kernel::MatrixEpilogueParams<Chain, Sink> const params{
-        call.source, steps, Sink::make(target, output_columns, cut.slots),
-        call.rows,   output_columns, cut.slots, cut.slot_columns};
+        call.source,     steps,          Sink::make(target, output_columns, cut.slots),
+        call.rows,       output_columns, cut.slots,
+        cut.slot_columns};
     constexpr int kThreads = kernel::MatrixEpilogueConfig::kThreads;
-    Status const status = launch("matrix_epilogue", kernel::matrix_epilogue<Chain, Sink>,
-                                 grid_stride_ctas(std::int64_t{call.rows} * cut.slots, kThreads / 32), kThreads,
-                                 call.stream, params);
+    Status const status =
+        launch("matrix_epilogue", kernel::matrix_epilogue<Chain, Sink>,
+               grid_stride_ctas(std::int64_t{call.rows} * cut.slots, kThreads / 32), kThreads,
+               call.stream, params);
     return status.ok() ? combine(target, cut.slots, call.out, call.rows, call.stream) : status;
   }
 
   static Status refine(LinearCall const& call) {
     if constexpr (Sink::kReduces) {
       Chain const steps = chain(call.arguments, call.problem.n);
-      kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps, call.problem.n / steps.window(),
-                                                        call.out};
+      kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps,
+                                                        call.problem.n / steps.window(), call.out};
       return launch("refine_nonfinite", kernel::refine_nonfinite<Chain, typename Sink::Monoid>,
-                    grid_stride_ctas(call.problem.m, 1), kernel::RefineNonfiniteConfig::kThreads, call.stream,
-                    params);
+                    grid_stride_ctas(call.problem.m, 1), kernel::RefineNonfiniteConfig::kThreads,
+                    call.stream, params);
     } else {
       return {cudaErrorInvalidValue, "refine_nonfinite: the description reduces nothing"};
     }
@@ -91,7 +98,8 @@ struct Launchers {
     return Sink::kReduces && slots > 1 ? workspace : out;
   }
 
-  static Status combine(float const* partials, int slots, float* out, int rows, cudaStream_t stream) {
+  static Status combine(float const* partials, int slots, float* out, int rows,
+                        cudaStream_t stream) {
     if constexpr (Sink::kReduces) {
       using Config = kernel::CombineRowsConfig;
       using Monoid = typename Sink::Monoid;
@@ -99,9 +107,11 @@ struct Launchers {
         return {};
       }
       bool const alone = slots <= Config::kSlotsPerThread;
-      auto* const combine_rows = alone ? kernel::combine_rows<Monoid, 1> : kernel::combine_rows<Monoid, 32>;
-      return launch("combine_rows", combine_rows, grid_stride_ctas(rows, Config::kThreads / (alone ? 1 : 32)),
-                    Config::kThreads, stream, partials, slots, out, rows);
+      auto* const combine_rows =
+          alone ? kernel::combine_rows<Monoid, 1> : kernel::combine_rows<Monoid, 32>;
+      return launch("combine_rows", combine_rows,
+                    grid_stride_ctas(rows, Config::kThreads / (alone ? 1 : 32)), Config::kThreads,
+                    stream, partials, slots, out, rows);
     } else {
       return {};
     }
@@ -110,10 +120,11 @@ struct Launchers {
 
 }  // namespace cutlass_ops
 
-/// One line per registered description, in a file of its own under instantiations/ so that they compile in parallel.
-#define CUTLASS_OPS_REGISTER_EPILOGUE(name, ...)                                                        \
-  namespace {                                                                                           \
-  using Launchers_ = ::cutlass_ops::Launchers<__VA_ARGS__>;                                             \
-  ::cutlass_ops::Registration const registration_{                                                      \
-      {name, Launchers_::shape, Launchers_::run_gemm, Launchers_::run_matrix, Launchers_::refine}};     \
+/// One line per registered description, in a file of its own under instantiations/ so that they
+/// compile in parallel.
+#define CUTLASS_OPS_REGISTER_EPILOGUE(name, ...)                                                  \
+  namespace {                                                                                     \
+  using Launchers_ = ::cutlass_ops::Launchers<__VA_ARGS__>;                                       \
+  ::cutlass_ops::Registration const registration_{{name, Launchers_::shape, Launchers_::run_gemm, \
+                                                   Launchers_::run_matrix, Launchers_::refine}};  \
   }

@@ -11,7 +11,8 @@ struct KernelInfo {
   int tile_m;
   int tile_n;
   int ctas_per_sm;
-  double tflops;  ///< of a full H200 (132 SMs), measured at 1024 x 8192 x 8192; ratios carry over to other GPUs
+  double tflops;  ///< of a full H200 (132 SMs), measured at 1024 x 8192 x 8192; ratios carry over
+                  ///< to other GPUs
 };
 
 enum KernelIndex { kSkinny, kSimt64x64, kSimt128x64, kSimt128x128, kSimt128x256, kKernelCount };

@@ -13,8 +13,8 @@ Status run_linear(Epilogue const& epilogue, LinearCall const& call) {
   }
   std::int64_t const elements = std::int64_t{problem.m} * problem.n;
   MatrixCall matrix{};
-  matrix.source =
-      epilogue::MatrixSource::make(call.workspace, problem.n, problem.n, call.plan.splits, elements);
+  matrix.source = epilogue::MatrixSource::make(call.workspace, problem.n, problem.n,
+                                               call.plan.splits, elements);
   matrix.rows = problem.m;
   matrix.arguments = call.arguments;
   matrix.workspace = call.workspace + call.plan.splits * elements;

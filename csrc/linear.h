@@ -6,7 +6,8 @@
 namespace cutlass_ops {
 
 /// z = x Wᵀ as [splits, m, n] partial matrices, by any kernel of the table.
-Status run_partial_gemm(gemm::Problem const& problem, Plan const& plan, float* partials, cudaStream_t stream);
+Status run_partial_gemm(gemm::Problem const& problem, Plan const& plan, float* partials,
+                        cudaStream_t stream);
 
 /// The GEMM with its epilogue, by the way that the plan says.
 Status run_linear(Epilogue const& epilogue, LinearCall const& call);

@@ -1,4 +1,5 @@
-// How a row is cut into segments for kernel::matrix_epilogue: shared by the plan, which sizes the workspace, and the launch.
+// How a row is cut into segments for kernel::matrix_epilogue: shared by the plan, which sizes the
+// workspace, and the launch.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +18,14 @@ inline MatrixSlots matrix_slots(int rows, int output_columns, int fragment_width
   std::int64_t const most = std::max<std::int64_t>(1, (output_columns + shortest - 1) / shortest);
   std::int64_t const wanted = std::clamp<std::int64_t>(kWarps / std::max(rows, 1), 1, most);
   std::int64_t const columns = ((output_columns + wanted - 1) / wanted + 3) / 4 * 4;
-  std::int64_t const slots = columns == 0 ? 1 : std::max<std::int64_t>(1, (output_columns + columns - 1) / columns);
+  std::int64_t const slots =
+      columns == 0 ? 1 : std::max<std::int64_t>(1, (output_columns + columns - 1) / columns);
   return {int(slots), int(columns)};
 }
 
 /// Floats of workspace: the partials of a row reduction that needs more than one segment.
-inline std::int64_t matrix_workspace(int rows, int output_columns, int fragment_width, bool reduces) {
+inline std::int64_t matrix_workspace(int rows, int output_columns, int fragment_width,
+                                     bool reduces) {
   int const slots = matrix_slots(rows, output_columns, fragment_width).slots;
   return reduces && slots > 1 ? std::int64_t{rows} * slots : 0;
 }

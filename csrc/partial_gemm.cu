@@ -8,14 +8,18 @@ namespace cutlass_ops {
 namespace {
 
 template <int kRows, int kVector>
-Status run_skinny_tile(gemm::Problem const& problem, int splits, float* partials, cudaStream_t stream) {
+Status run_skinny_tile(gemm::Problem const& problem, int splits, float* partials,
+                       cudaStream_t stream) {
   using Tile = gemm::SkinnyTile<kRows, kVector>;
   using Gemm = gemm::SkinnyGemm<Tile>;
-  gemm::Raster const raster{gemm::ceil_div(problem.m, kRows), gemm::ceil_div(problem.n, Tile::kTileN), splits};
+  gemm::Raster const raster{gemm::ceil_div(problem.m, kRows),
+                            gemm::ceil_div(problem.n, Tile::kTileN), splits};
   // Shares of k stay multiples of four, so that vectors of W stay aligned.
   int const k_per_split = gemm::ceil_div(gemm::ceil_div(problem.k, splits), 4) * 4;
+  bool const x_vectorized =
+      problem.k % 4 == 0 && problem.x_stride % 4 == 0 && epilogue::is_aligned(problem.x);
   return launch("skinny_gemm", gemm::skinny_gemm<Gemm, Tile>, raster.ctas(), Tile::kThreads, stream,
-                typename Gemm::Params{problem, raster, k_per_split, partials});
+                typename Gemm::Params{problem, raster, k_per_split, x_vectorized, partials});
 }
 
 template <int kVector>
@@ -37,7 +41,8 @@ Status run_skinny(gemm::Problem const& problem, int splits, float* partials, cud
 
 }  // namespace
 
-Status run_partial_gemm(gemm::Problem const& problem, Plan const& plan, float* partials, cudaStream_t stream) {
+Status run_partial_gemm(gemm::Problem const& problem, Plan const& plan, float* partials,
+                        cudaStream_t stream) {
   if (plan.kernel == kSkinny) {
     bool const vectorized = problem.weight_stride % 4 == 0 && epilogue::is_aligned(problem.weight);
     return vectorized ? run_skinny<4>(problem, plan.splits, partials, stream)

@@ -12,15 +12,17 @@ namespace {
 
 // Measured on an H200; on another GPU the ratios are what matters.
 constexpr double kReferenceSms = 132.0;
-constexpr double kBytesPerNs = 3200.0;   // streams of reads and writes, short of the copy bandwidth of 4268
-constexpr double kLaunchNs = 2500.0;     // a dependent launch
-constexpr double kCtaNs = 3000.0;        // prologue, first loads, epilogue of a CTA
+constexpr double kBytesPerNs =
+    3200.0;  // streams of reads and writes, short of the copy bandwidth of 4268
+constexpr double kLaunchNs = 2500.0;  // a dependent launch
+constexpr double kCtaNs = 3000.0;     // prologue, first loads, epilogue of a CTA
 
 constexpr int kMostSplits = 32;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Time of the GEMM alone: whole waves at the full rate, then a wave that leaves part of each SM idle.
+/// Time of the GEMM alone: whole waves at the full rate, then a wave that leaves part of each SM
+/// idle.
 double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits) {
   std::int64_t const ctas =
       ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n) * splits;
@@ -31,7 +33,8 @@ double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits)
   std::int64_t const full_waves = ctas / slots;
   double ns = double(full_waves) * (kernel.ctas_per_sm * cta_flops / flops_per_ns_per_sm + kCtaNs);
   if (std::int64_t const rest = ctas % slots; rest > 0) {
-    // An SM with part of its CTAs hides less latency: half the rate with one of many, the full rate with all.
+    // An SM with part of its CTAs hides less latency: half the rate with one of many, the full rate
+    // with all.
     double const resident = double(ceil_div(rest, request.sm_count));
     double const efficiency = 0.5 + 0.5 * resident / kernel.ctas_per_sm;
     ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + kCtaNs;
@@ -60,6 +63,10 @@ double partials_ns(PlanRequest const& request, int splits) {
 }  // namespace
 
 Plan make_plan(PlanRequest const& request, int kernel, int splits, bool* possible) {
+  *possible = splits >= 1 && splits <= std::max(1, request.k);
+  if (!*possible) {
+    return {};
+  }
   KernelInfo const& info = kKernels[kernel];
   bool const simt = info.family == KernelFamily::kSimt;
   std::int64_t const output_columns = request.n / request.window;
@@ -68,15 +75,15 @@ Plan make_plan(PlanRequest const& request, int kernel, int splits, bool* possibl
   plan.kernel = kernel;
   plan.splits = splits;
   plan.direct = simt && splits == 1 && info.tile_n % request.window == 0;
-  *possible = splits >= 1 && splits <= std::max(1, request.k) &&
-              ceil_div(request.m, info.tile_m) * tiles_n * splits <= INT32_MAX;
+  *possible = ceil_div(request.m, info.tile_m) * tiles_n * splits <= INT32_MAX;
   double ns = simt ? gemm_ns(info, request, splits) : skinny_ns(request, splits);
   if (plan.direct) {
     plan.workspace = request.reduces && tiles_n > 1 ? request.m * tiles_n : 0;
     ns += request.reduces && tiles_n > 1 ? kLaunchNs : 0.0;
   } else {
-    plan.workspace = std::int64_t{splits} * request.m * request.n +
-                     matrix_workspace(request.m, int(output_columns), request.fragment_width, request.reduces);
+    plan.workspace =
+        std::int64_t{splits} * request.m * request.n +
+        matrix_workspace(request.m, int(output_columns), request.fragment_width, request.reduces);
     ns += partials_ns(request, splits);
   }
   plan.nanoseconds = std::int64_t(ns);
@@ -119,7 +126,8 @@ std::string describe(Plan const& plan) {
   std::ostringstream text;
   text << info.name << ", tile " << info.tile_m << "x" << info.tile_n << ", " << plan.splits
        << (plan.splits == 1 ? " split of k" : " splits of k") << ", epilogue "
-       << (plan.direct ? "in the GEMM" : "after the partial sums") << ", workspace " << 4 * plan.workspace << " bytes";
+       << (plan.direct ? "in the GEMM" : "after the partial sums") << ", workspace "
+       << 4 * plan.workspace << " bytes";
   return text.str();
 }
 

@@ -1,4 +1,5 @@
-// The registered descriptions: name -> launchers. An instantiation adds itself; nothing else changes.
+// The registered descriptions: name -> launchers. An instantiation adds itself; nothing else
+// changes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,10 +17,10 @@ namespace cutlass_ops {
 
 /// What the host needs to know of a description before it runs.
 struct EpilogueShape {
-  int window;          ///< columns of the linear per output column
-  bool reduces;        ///< the output is one number per row
+  int window;    ///< columns of the linear per output column
+  bool reduces;  ///< the output is one number per row
   int fragment_width;
-  int param_count;     ///< numbers that the description takes
+  int param_count;  ///< numbers that the description takes
 };
 
 struct LinearCall {
@@ -45,7 +46,8 @@ struct Epilogue {
   EpilogueShape (*shape)(epilogue::Arguments const&, int columns);
   Status (*run_gemm)(LinearCall const&);    ///< the GEMM with the epilogue in it (plan.direct)
   Status (*run_matrix)(MatrixCall const&);  ///< the epilogue alone
-  Status (*refine)(LinearCall const&);      ///< kernel::refine_nonfinite; nullptr where nothing is reduced
+  Status (*refine)(
+      LinearCall const&);  ///< kernel::refine_nonfinite; nullptr where nothing is reduced
 };
 
 /// nullptr where no description has that name.
@@ -54,8 +56,9 @@ Epilogue const* find_epilogue(std::string const& name);
 /// All names, sorted.
 std::vector<std::string> epilogue_names();
 
-/// Registers a description when the library is loaded.
-struct Registration {
+/// Registers a description when the library is loaded. Exported: a library of somebody else's,
+/// built against this one, adds its own descriptions (examples/custom_epilogue.py).
+struct __attribute__((visibility("default"))) Registration {
   explicit Registration(Epilogue const& epilogue);
 };
 

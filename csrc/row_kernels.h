@@ -13,12 +13,14 @@ namespace cutlass_ops {
 
 enum class Activation { kIdentity, kGelu, kGeluTanh };
 
-/// out[rows, source.columns] = softmax(activation(source + bias)) over each row; `out` may be the source itself.
-Status run_row_softmax(epilogue::MatrixSource const& source, int rows, float const* bias, Activation activation,
-                       float* out, cudaStream_t stream);
+/// out[rows, source.columns] = softmax(activation(source + bias)) over each row; `out` may be the
+/// source itself.
+Status run_row_softmax(epilogue::MatrixSource const& source, int rows, float const* bias,
+                       Activation activation, float* out, cudaStream_t stream);
 
-/// out[rows / kernel_size, columns] = means of `kernel_size` consecutive rows of weight[rows, columns].
-Status run_fold_rows(float const* weight, std::int64_t weight_stride, int rows, int columns, int kernel_size,
-                     float* out, cudaStream_t stream);
+/// out[rows / kernel_size, columns] = means of `kernel_size` consecutive rows of weight[rows,
+/// columns].
+Status run_fold_rows(float const* weight, std::int64_t weight_stride, int rows, int columns,
+                     int kernel_size, float* out, cudaStream_t stream);
 
 }  // namespace cutlass_ops

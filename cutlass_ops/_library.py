@@ -1,7 +1,7 @@
 """Finds and loads the binary, and says which devices its kernels can run on.
 
-The schemas of the ops are defined in Python (``schemas.py``); the binary only implements them. Without it, or on a
-device it was not built for, every op still runs, as plain PyTorch.
+The schemas of the ops are defined in Python (``schemas.py``); the binary only implements them.
+Without it, or on a device it was not built for, every op still runs, as plain PyTorch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import schemas as _schemas  # the ops must exist before the binary implements them
+from . import schemas  # noqa: F401  the ops must exist before the binary implements them
 
 __all__ = ["build_info", "load_error", "loaded", "unsupported_reason"]
 
@@ -24,7 +24,9 @@ _BINARY = Path(__file__).with_name("_C.abi3.so")
 def _load() -> str | None:
     """Loads the binary; the reason why not, or None."""
     if not _BINARY.is_file():
-        return "this install has no binary: it was built without nvcc, or with CUTLASS_OPS_SKIP_CUDA=1"
+        return (
+            "this install has no binary: it was built without nvcc, or with CUTLASS_OPS_SKIP_CUDA=1"
+        )
     try:
         torch.ops.load_library(str(_BINARY))
     except OSError as error:
@@ -54,7 +56,8 @@ def binary_path() -> Path | None:
 def build_info() -> dict[str, Any]:
     """What the binary was built from and holds; empty where none is loaded.
 
-    Keys: ``cutlass``, ``nvcc`` (versions), ``architectures`` (such as ``80+PTX``, ``90a``), ``kernels``, ``epilogues``.
+    Keys: ``cutlass`` and ``nvcc`` (versions), ``architectures`` (such as ``80+PTX``, ``90a``),
+    ``kernels``, ``epilogues``.
     """
     if not loaded():
         return {}
@@ -74,8 +77,9 @@ def unsupported_reason(device: torch.device) -> str | None:
     if any(_runs_on(name, capability) for name in architectures):
         return None
     return (
-        f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, and the kernels "
-        f"were built for {', '.join(architectures)}; set CUTLASS_OPS_CUDA_ARCHS and build again"
+        f"{torch.cuda.get_device_name(device)} has compute capability "
+        f"{capability[0]}.{capability[1]}, and the kernels were built for "
+        f"{', '.join(architectures)}; set CUTLASS_OPS_CUDA_ARCHS and build again"
     )
 
 

@@ -8,4 +8,5 @@
 
 using namespace cutlass_ops::epilogue;
 
-CUTLASS_OPS_REGISTER_EPILOGUE("avgpool_gelu_scale_max", Description<Chain<Bias, AvgPool, Gelu, Scale>, RowReduce<MaxMonoid>>)
+CUTLASS_OPS_REGISTER_EPILOGUE("avgpool_gelu_scale_max",
+                              Description<Chain<Bias, AvgPool, Gelu, Scale>, RowReduce<MaxMonoid>>)

@@ -8,4 +8,6 @@
 
 using namespace cutlass_ops::epilogue;
 
-CUTLASS_OPS_REGISTER_EPILOGUE("avgpool_gelu_tanh_scale_max", Description<Chain<Bias, AvgPool, GeluTanh, Scale>, RowReduce<MaxMonoid>>)
+CUTLASS_OPS_REGISTER_EPILOGUE(
+    "avgpool_gelu_tanh_scale_max",
+    Description<Chain<Bias, AvgPool, GeluTanh, Scale>, RowReduce<MaxMonoid>>)

@@ -10,8 +10,8 @@ namespace cutlass_ops {
 
 /// Launches `kernel(arguments...)` on `ctas` CTAs of a one-dimensional grid. No work is no launch.
 template <class... Parameters, class... Arguments>
-Status launch(char const* what, void (*kernel)(Parameters...), std::int64_t ctas, int threads, cudaStream_t stream,
-              Arguments const&... arguments) {
+Status launch(char const* what, void (*kernel)(Parameters...), std::int64_t ctas, int threads,
+              cudaStream_t stream, Arguments const&... arguments) {
   if (ctas == 0) {
     return {};
   }
@@ -22,7 +22,8 @@ Status launch(char const* what, void (*kernel)(Parameters...), std::int64_t ctas
   return {cudaGetLastError(), what};
 }
 
-/// CTAs for `items` at `per_cta` each in a grid-stride loop: enough to fill any GPU many times over.
+/// CTAs for `items` at `per_cta` each in a grid-stride loop: enough to fill any GPU many times
+/// over.
 inline std::int64_t grid_stride_ctas(std::int64_t items, int per_cta) {
   constexpr std::int64_t kMost = 1 << 20;
   std::int64_t const ctas = (items + per_cta - 1) / per_cta;

@@ -1,4 +1,5 @@
-// What a step is made from on the host: the operands of the linear layer and the numbers of the call.
+// What a step is made from on the host: the operands of the linear layer and the numbers of the
+// call.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,9 @@ namespace cutlass_ops {
 namespace epilogue {
 
 /// True where `pointer` can be read 128 bits at a time.
-inline bool is_aligned(void const* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+inline bool is_aligned(void const* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
 
 /// Host-side arguments of one call of a description.
 struct Arguments {

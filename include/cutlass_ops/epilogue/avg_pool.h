@@ -1,5 +1,5 @@
-// Step: the mean of each window of k neighbouring columns (kernel and stride k). The remainder is dropped: a chain
-// evaluates floor(columns / k) outputs and so never reads it.
+// Step: the mean of each window of k neighbouring columns (kernel and stride k). The remainder is
+// dropped: a chain evaluates floor(columns / k) outputs and so never reads it.
 #pragma once
 
 #include "cutlass_ops/epilogue/arguments.h"

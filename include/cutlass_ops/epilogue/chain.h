@@ -1,13 +1,17 @@
-// Chain: the steps of an epilogue, composed so that the last step pulls what it needs from the ones before it.
+// Chain: the steps of an epilogue, composed so that the last step pulls what it needs from the ones
+// before it.
 //
-// A *source* has `load<F>(row, column) -> Fragment<F>`: F consecutive columns of one row of pre-activations. Every
-// adapter offers one (a staged accumulator tile, a matrix in memory). A *step* is one of
+// A *source* has `load<F>(row, column) -> Fragment<F>`: F consecutive columns of one row of
+// pre-activations. Every adapter offers one (a staged accumulator tile, a matrix in memory). A
+// *step* is one of
 //   elementwise  Fragment<F> operator()(Fragment<F>, int row, int column) const
-//   windowed     Fragment<F> pull<F>(source, int row, int column) const, and `static constexpr bool kWindowed = true`:
+//   windowed     Fragment<F> pull<F>(source, int row, int column) const, and `static constexpr bool
+//   kWindowed = true`:
 //                it may read several columns per output column
 // plus
-//   static Step make(Reader&, int columns)   from the call's arguments; `columns` is the width at this place of the chain
-//   int window() const                       (windowed only) columns read per column produced
+//   static Step make(Reader&, int columns)   from the call's arguments; `columns` is the width at
+//   this place of the chain int window() const                       (windowed only) columns read
+//   per column produced
 #pragma once
 
 #include <type_traits>
@@ -50,7 +54,8 @@ struct Chain<> {
   int window() const { return 1; }
 
   template <int kWidth, class Source>
-  CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> evaluate(Source const& source, int row, int column) const {
+  CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> evaluate(Source const& source, int row,
+                                                    int column) const {
     return source.template load<kWidth>(row, column);
   }
 };
@@ -73,7 +78,8 @@ struct Chain<First, Rest...> {
 
   /// `kWidth` output columns, the first of which is `column`, counted after pooling.
   template <int kWidth, class Source>
-  CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> evaluate(Source const& source, int row, int column) const {
+  CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> evaluate(Source const& source, int row,
+                                                    int column) const {
     return rest.template evaluate<kWidth>(Stage<First, Source>{first, source}, row, column);
   }
 
@@ -87,7 +93,8 @@ struct Chain<First, Rest...> {
   }
 };
 
-/// Output columns that a thread evaluates at a time. Windows are long already: one at a time keeps registers low.
+/// Output columns that a thread evaluates at a time. Windows are long already: one at a time keeps
+/// registers low.
 template <class ChainType>
 constexpr int fragment_width() {
   return ChainType::kHasWindow ? 1 : 4;

@@ -21,7 +21,8 @@
 namespace cutlass_ops {
 namespace epilogue {
 
-/// `kWidth` consecutive columns of one row. Aligned so that a fragment of four moves as one 128-bit access.
+/// `kWidth` consecutive columns of one row. Aligned so that a fragment of four moves as one 128-bit
+/// access.
 template <int kWidth_>
 struct alignas(kWidth_ % 4 == 0 ? 16 : 4) Fragment {
   static constexpr int kWidth = kWidth_;
@@ -32,7 +33,8 @@ struct alignas(kWidth_ % 4 == 0 ? 16 : 4) Fragment {
 };
 
 /// Reads `kWidth` columns at `pointer`, which holds `valid` of them; the rest are zero.
-/// `vectorized` promises that `pointer` is 16-byte aligned whenever all four columns of a fragment of four are valid.
+/// `vectorized` promises that `pointer` is 16-byte aligned whenever all four columns of a fragment
+/// of four are valid.
 template <int kWidth>
 CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> load_columns(float const* pointer, int valid,
                                                       bool vectorized) {
@@ -49,8 +51,8 @@ CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> load_columns(float const* pointer, int 
 
 /// Writes the first `valid` columns of `fragment`; the twin of load_columns.
 template <int kWidth>
-CUTLASS_OPS_HOST_DEVICE void store_columns(float* pointer, Fragment<kWidth> const& fragment, int valid,
-                                           bool vectorized) {
+CUTLASS_OPS_HOST_DEVICE void store_columns(float* pointer, Fragment<kWidth> const& fragment,
+                                           int valid, bool vectorized) {
   if (kWidth % 4 == 0 && vectorized && valid >= kWidth) {
     *reinterpret_cast<Fragment<kWidth>*>(pointer) = fragment;
     return;

@@ -1,4 +1,5 @@
-// Steps: GELU, x * Phi(x), after Hendrycks and Gimpel, "Gaussian Error Linear Units (GELUs)", arXiv:1606.08415.
+// Steps: GELU, x * Phi(x), after Hendrycks and Gimpel, "Gaussian Error Linear Units (GELUs)",
+// arXiv:1606.08415.
 #pragma once
 
 #include <cmath>
@@ -9,8 +10,9 @@
 namespace cutlass_ops {
 namespace epilogue {
 
-/// The erf form, written as x/2 * erfc(-x / sqrt 2): 1 + erf cancels for x < 0 and is 0 from about -6 on,
-/// erfc keeps the relative error below 2e-5 down to x = -10. NaN -> NaN, +inf -> +inf, -inf -> NaN.
+/// The erf form, written as x/2 * erfc(-x / sqrt 2): 1 + erf cancels for x < 0 and is 0 from about
+/// -6 on, erfc keeps the relative error below 2e-5 down to x = -10. NaN -> NaN, +inf -> +inf, -inf
+/// -> NaN.
 struct Gelu {
   static Gelu make(Reader&, int) { return {}; }
 
@@ -29,8 +31,8 @@ struct Gelu {
   }
 };
 
-/// The tanh form, x/2 * (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3), written as x / (1 + exp(-2u)), which
-/// does not cancel for x < 0. The same values at NaN and +-inf as the erf form.
+/// The tanh form, x/2 * (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3), written as x / (1 +
+/// exp(-2u)), which does not cancel for x < 0. The same values at NaN and +-inf as the erf form.
 struct GeluTanh {
   static GeluTanh make(Reader&, int) { return {}; }
 

@@ -11,7 +11,7 @@ namespace cutlass_ops {
 namespace epilogue {
 
 struct MatrixSource {
-  float const* data;          ///< [splits, rows, columns], unit column stride
+  float const* data;  ///< [splits, rows, columns], unit column stride
   int columns;
   std::int64_t row_stride;    ///< elements
   int splits;                 ///< partial matrices, added in their order

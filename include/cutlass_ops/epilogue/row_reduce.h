@@ -1,6 +1,7 @@
-// Sink: reduces each row with a monoid. A row is cut into slots (the column tiles of a GEMM, or segments of a matrix);
-// each slot leaves one partial, and `kernel::combine_rows` combines the partials of a row in the order of the slots.
-// No atomics: the result does not depend on which part of the machine ran first.
+// Sink: reduces each row with a monoid. A row is cut into slots (the column tiles of a GEMM, or
+// segments of a matrix); each slot leaves one partial, and `kernel::combine_rows` combines the
+// partials of a row in the order of the slots. No atomics: the result does not depend on which part
+// of the machine ran first.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,8 @@ struct RowReduce {
 
   /// Takes the first `valid` columns of `y` into the thread's state.
   template <int kWidth>
-  CUTLASS_OPS_HOST_DEVICE void visit(State& state, Fragment<kWidth> const& y, int, int, int valid) const {
+  CUTLASS_OPS_HOST_DEVICE void visit(State& state, Fragment<kWidth> const& y, int, int,
+                                     int valid) const {
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < kWidth; ++i) {
       if (i < valid) {

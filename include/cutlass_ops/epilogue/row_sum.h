@@ -1,4 +1,5 @@
-// Monoid of the row sum. Partial sums combine in a fixed order, so the result is bit-identical from run to run.
+// Monoid of the row sum. Partial sums combine in a fixed order, so the result is bit-identical from
+// run to run.
 #pragma once
 
 #include "cutlass_ops/epilogue/fragment.h"

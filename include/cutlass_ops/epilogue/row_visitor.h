@@ -6,14 +6,16 @@
 namespace cutlass_ops {
 namespace epilogue {
 
-/// Output columns [`begin`, `end`) of `row`, read from `source` (whose columns are those of the linear).
+/// Output columns [`begin`, `end`) of `row`, read from `source` (whose columns are those of the
+/// linear).
 template <class Chain, class Sink, class Source>
-CUTLASS_OPS_DEVICE void visit_row(Chain const& chain, Sink const& sink, Source const& source, int row, int begin,
-                                  int end, int slot, int lane) {
+CUTLASS_OPS_DEVICE void visit_row(Chain const& chain, Sink const& sink, Source const& source,
+                                  int row, int begin, int end, int slot, int lane) {
   constexpr int kWidth = fragment_width<Chain>();
   typename Sink::State state;
   for (int column = begin + lane * kWidth; column < end; column += 32 * kWidth) {
-    sink.visit(state, chain.template evaluate<kWidth>(source, row, column), row, column, end - column);
+    sink.visit(state, chain.template evaluate<kWidth>(source, row, column), row, column,
+               end - column);
   }
   sink.finish(state, row, slot, lane);
 }

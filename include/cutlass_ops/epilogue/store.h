@@ -13,9 +13,10 @@ namespace epilogue {
 struct Store {
   static constexpr bool kReduces = false;
 
-  float* out;                 ///< [rows, columns], row-major and contiguous
-  int columns;                ///< output columns
-  std::int64_t split_stride;  ///< elements between the partial matrices of split-K; 0 for a final result
+  float* out;   ///< [rows, columns], row-major and contiguous
+  int columns;  ///< output columns
+  std::int64_t
+      split_stride;  ///< elements between the partial matrices of split-K; 0 for a final result
   bool vectorized;
 
   /// Nothing to keep between the fragments of a row.
@@ -33,8 +34,10 @@ struct Store {
   }
 
   template <int kWidth>
-  CUTLASS_OPS_HOST_DEVICE void visit(State&, Fragment<kWidth> const& y, int row, int column, int valid) const {
-    store_columns<kWidth>(out + static_cast<std::int64_t>(row) * columns + column, y, valid, vectorized);
+  CUTLASS_OPS_HOST_DEVICE void visit(State&, Fragment<kWidth> const& y, int row, int column,
+                                     int valid) const {
+    store_columns<kWidth>(out + static_cast<std::int64_t>(row) * columns + column, y, valid,
+                          vectorized);
   }
 
 #if defined(__CUDACC__)

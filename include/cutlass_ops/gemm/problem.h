@@ -8,7 +8,8 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// z = x Wᵀ: x is [m, k], W is [n, k], both with unit stride along k. Strides count elements and may be 0.
+/// z = x Wᵀ: x is [m, k], W is [n, k], both with unit stride along k. Strides count elements and
+/// may be 0.
 struct Problem {
   float const* x;
   float const* weight;
@@ -22,8 +23,9 @@ struct TileCoordinate {
   int tile_m, tile_n, split;
 };
 
-/// Maps a linear CTA index onto tiles and splits. CTAs that run at the same time cover a block of `kGroup` row tiles by
-/// as many column tiles as fit, so that x and W are both read from L2; a grid in x alone has no 65 535 limit.
+/// Maps a linear CTA index onto tiles and splits. CTAs that run at the same time cover a block of
+/// `kGroup` row tiles by as many column tiles as fit, so that x and W are both read from L2; a grid
+/// in x alone has no 65 535 limit.
 struct Raster {
   static constexpr int kGroup = 16;
 

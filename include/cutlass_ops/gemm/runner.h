@@ -1,4 +1,5 @@
-// Device-level runner of the portable SIMT family: one tile configuration, one description, one launch.
+// Device-level runner of the portable SIMT family: one tile configuration, one description, one
+// launch.
 #pragma once
 
 #include "cutlass_ops/gemm/simt_gemm.h"
@@ -28,14 +29,16 @@ struct SimtRunner {
     return {};
   }
 
-  static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int splits, cudaStream_t stream) {
+  static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int splits,
+                    cudaStream_t stream) {
     Status const status = can_implement(problem, chain, splits);
     if (!status.ok()) {
       return status;
     }
     Raster const tiles = raster(problem, splits);
     int const k_per_split = ceil_div(ceil_div(problem.k, splits), Tile::kK) * Tile::kK;
-    typename Gemm::Epilogue::Params const epilogue{chain, sink, chain.window(), problem.n / chain.window()};
+    typename Gemm::Epilogue::Params const epilogue{chain, sink, chain.window(),
+                                                   problem.n / chain.window()};
     return launch("simt_gemm", simt_gemm<Gemm>, tiles.ctas(), Tile::kThreads, stream,
                   Gemm::Params::make(problem, tiles, k_per_split, epilogue));
   }

@@ -1,10 +1,12 @@
-// Adapter of the portable SIMT mainloop: takes a description's chain and sink over the accumulators of a CTA.
+// Adapter of the portable SIMT mainloop: takes a description's chain and sink over the accumulators
+// of a CTA.
 //
-// The accumulators of a thread are scattered over the tile in 4x4 blocks. They are staged through shared memory a slice of
-// rows at a time; then each warp takes whole rows of the slice, so that a fragment is consecutive columns whatever the
-// mainloop's lane layout, windows of the chain are pulled from shared memory at run-time length, and stores are 512 bytes
-// a warp. The mapping is derived from the warp operator's own policy: CUTLASS's EVT layout is that of the tensor-op
-// thread map and puts most coordinates in the wrong place under SIMT.
+// The accumulators of a thread are scattered over the tile in 4x4 blocks. They are staged through
+// shared memory a slice of rows at a time; then each warp takes whole rows of the slice, so that a
+// fragment is consecutive columns whatever the mainloop's lane layout, windows of the chain are
+// pulled from shared memory at run-time length, and stores are 512 bytes a warp. The mapping is
+// derived from the warp operator's own policy: CUTLASS's EVT layout is that of the tensor-op thread
+// map and puts most coordinates in the wrong place under SIMT.
 #pragma once
 
 #include "cutlass/cutlass.h"
@@ -17,26 +19,33 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// Where the rows of a staged slice lie in the CTA tile. Host-testable: the slices must cover each row exactly once.
+/// Where the rows of a staged slice lie in the CTA tile. Host-testable: the slices must cover each
+/// row exactly once.
 template <class Tile>
 struct SimtStaging {
   using WarpMma = typename Tile::Mma::Operator;
   using LanePolicy = typename WarpMma::Policy;
   using WarpShape = cutlass::gemm::GemmShape<Tile::kWarpM, Tile::kWarpN, Tile::kK>;
-  using Policy = cutlass::epilogue::warp::SimtPolicy<WarpShape, WarpMma, cutlass::layout::RowMajor, LanePolicy>;
+  using Policy = cutlass::epilogue::warp::SimtPolicy<WarpShape, WarpMma, cutlass::layout::RowMajor,
+                                                     LanePolicy>;
   using AccumulatorRows =
-      cutlass::epilogue::warp::FragmentIteratorSimt<WarpShape, WarpMma, cutlass::layout::RowMajor, LanePolicy>;
+      cutlass::epilogue::warp::FragmentIteratorSimt<WarpShape, WarpMma, cutlass::layout::RowMajor,
+                                                    LanePolicy>;
 
   static constexpr int kWarpsM = Tile::kM / Tile::kWarpM;
   static constexpr int kLaneRows = LanePolicy::WarpShape::kRow;
   static constexpr int kLaneColumns = LanePolicy::WarpShape::kColumn;
-  static constexpr int kBlock = LanePolicy::LaneMmaShape::kM;   ///< accumulators come in blocks of 4 x 4
-  static constexpr int kWarpRows = kLaneRows * kBlock;          ///< consecutive rows that a warp adds to a slice
-  static constexpr int kRows = kWarpsM * kWarpRows;             ///< rows of a slice
+  static constexpr int kBlock =
+      LanePolicy::LaneMmaShape::kM;  ///< accumulators come in blocks of 4 x 4
+  static constexpr int kWarpRows =
+      kLaneRows * kBlock;  ///< consecutive rows that a warp adds to a slice
+  static constexpr int kRows = kWarpsM * kWarpRows;  ///< rows of a slice
   static constexpr int kSlices = Tile::kWarpM / kWarpRows;
-  static constexpr int kPitch = Tile::kN + 4;                   ///< floats; keeps 128-bit alignment, spreads the banks
+  static constexpr int kPitch =
+      Tile::kN + 4;  ///< floats; keeps 128-bit alignment, spreads the banks
 
-  static_assert(kBlock == 4 && LanePolicy::LaneMmaShape::kN == 4, "the staging moves blocks of 4 x 4");
+  static_assert(kBlock == 4 && LanePolicy::LaneMmaShape::kN == 4,
+                "the staging moves blocks of 4 x 4");
   static_assert(kSlices * kRows == Tile::kM, "the slices cover the tile");
   static_assert(sizeof(float) * kRows * kPitch <= 48 * 1024, "static shared memory holds a slice");
 
@@ -48,7 +57,7 @@ struct SimtStaging {
 
 /// Source over a staged row; columns count within the linear's output.
 struct StagedRow {
-  float const* row;   ///< shared memory, first column of the tile
+  float const* row;  ///< shared memory, first column of the tile
   int first_column;
 
   template <int kWidth>
@@ -73,17 +82,21 @@ struct SimtEpilogue {
     alignas(16) float staged[Staging::kRows * Staging::kPitch];
   };
 
-  /// All threads of the CTA call it. `first_row` and `first_column` are the tile's place in the linear's output.
-  CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage, Accumulators const& accumulators,
-                                     int rows, int first_row, int tile_n, int split, int thread) {
+  /// All threads of the CTA call it. `first_row` and `first_column` are the tile's place in the
+  /// linear's output.
+  CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage,
+                                     Accumulators const& accumulators, int rows, int first_row,
+                                     int tile_n, int split, int thread) {
     int const lane = thread % 32;
     int const warp = thread / 32;
-    int const warp_m = warp % Staging::kWarpsM;  // the order in which CUTLASS's MmaBase places warps
+    int const warp_m =
+        warp % Staging::kWarpsM;  // the order in which CUTLASS's MmaBase places warps
     int const warp_n = warp / Staging::kWarpsM;
     auto const place = Staging::LanePolicy::get_lane_layout().inverse(lane);
-    float* const destination = storage.staged +
-                               (warp_m * Staging::kWarpRows + place.row() * Staging::kBlock) * Staging::kPitch +
-                               warp_n * Tile::kWarpN + place.column() * 4;
+    float* const destination =
+        storage.staged +
+        (warp_m * Staging::kWarpRows + place.row() * Staging::kBlock) * Staging::kPitch +
+        warp_n * Tile::kWarpN + place.column() * 4;
 
     int const first_column = tile_n * Tile::kN;
     int const begin = first_column / params.window;
@@ -112,8 +125,10 @@ struct SimtEpilogue {
   }
 
  private:
-  /// Writes one accumulator row of the thread: blocks of four columns, a warp's width of lanes apart.
-  CUTLASS_OPS_DEVICE static void stage(typename Staging::AccumulatorRows const& rows, float* destination) {
+  /// Writes one accumulator row of the thread: blocks of four columns, a warp's width of lanes
+  /// apart.
+  CUTLASS_OPS_DEVICE static void stage(typename Staging::AccumulatorRows const& rows,
+                                       float* destination) {
     typename Staging::AccumulatorRows::Fragment fragment;
     rows.load(fragment);
     CUTLASS_OPS_UNROLL

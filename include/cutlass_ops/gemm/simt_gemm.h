@@ -1,4 +1,5 @@
-// Kernel of the portable SIMT family: CUTLASS's mainloop over one CTA tile and one share of k, then the adapter.
+// Kernel of the portable SIMT family: CUTLASS's mainloop over one CTA tile and one share of k, then
+// the adapter.
 #pragma once
 
 #include "cutlass_ops/gemm/problem.h"
@@ -52,21 +53,21 @@ struct SimtGemm {
     if (k_begin < k_end) {  // k = 0 leaves the accumulators at zero
       IteratorX x(params.x, const_cast<float*>(problem.x), {problem.m, k_end}, thread,
                   {tile.tile_m * Tile::kM, k_begin});
-      IteratorW weight(params.weight, const_cast<float*>(problem.weight), {k_end, problem.n}, thread,
-                       {k_begin, tile.tile_n * Tile::kN});
+      IteratorW weight(params.weight, const_cast<float*>(problem.weight), {k_end, problem.n},
+                       thread, {k_begin, tile.tile_n * Tile::kN});
       // The warp index is broadcast so that the compiler sees it uniform.
       int const warp = __shfl_sync(0xffffffffu, thread / 32, 0);
       Mma mma(storage.mainloop, thread, warp, thread % 32);
       mma((k_end - k_begin + Tile::kK - 1) / Tile::kK, accumulators, x, weight, accumulators);
     }
-    Epilogue::run(params.epilogue, storage.epilogue, accumulators, problem.m, tile.tile_m * Tile::kM, tile.tile_n,
-                  tile.split, thread);
+    Epilogue::run(params.epilogue, storage.epilogue, accumulators, problem.m,
+                  tile.tile_m * Tile::kM, tile.tile_n, tile.split, thread);
   }
 };
 
 template <class Gemm>
-__global__ void __launch_bounds__(Gemm::Tile::kThreads, Gemm::Tile::kCtasPerSm)
-    simt_gemm(__grid_constant__ typename Gemm::Params const params) {
+__global__ void __launch_bounds__(Gemm::Tile::kThreads, Gemm::Tile::kCtasPerSm) simt_gemm(
+    __grid_constant__ typename Gemm::Params const params) {
   __shared__ typename Gemm::SharedStorage storage;
   Gemm::run(params, storage);
 }

@@ -1,6 +1,7 @@
-// Tile configurations of the portable SIMT mainloop: CUTLASS's two-stage core (arch::Sm50), which serves every
-// architecture. Its transposing stores are padded by four floats; those of the Sm80 multistage core are not, and conflict
-// eight ways (32.7 against 42.7 TFLOP/s at 128x128 on an H200).
+// Tile configurations of the portable SIMT mainloop: CUTLASS's two-stage core (arch::Sm50), which
+// serves every architecture. Its transposing stores are padded by four floats; those of the Sm80
+// multistage core are not, and conflict eight ways (32.7 against 42.7 TFLOP/s at 128x128 on an
+// H200).
 #pragma once
 
 #include "cutlass/cutlass.h"
@@ -11,8 +12,8 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// A CTA tile kM x kN x 8, cut into warp tiles kWarpM x kWarpN. `kCtasPerSm` bounds the registers of a thread so that as
-/// many CTAs fit on an SM.
+/// A CTA tile kM x kN x 8, cut into warp tiles kWarpM x kWarpN. `kCtasPerSm` bounds the registers
+/// of a thread so that as many CTAs fit on an SM.
 template <int kM_, int kN_, int kWarpM_, int kWarpN_, int kCtasPerSm_>
 struct SimtTile {
   static constexpr int kM = kM_;
@@ -26,10 +27,10 @@ struct SimtTile {
 
   // K-major operands with scalar loads (alignment 1): any row stride and any pointer will do.
   using Mma = typename cutlass::gemm::threadblock::DefaultMma<
-      float, cutlass::layout::RowMajor, 1, float, cutlass::layout::ColumnMajor, 1, float, cutlass::layout::RowMajor,
-      cutlass::arch::OpClassSimt, cutlass::arch::Sm50, cutlass::gemm::GemmShape<kM, kN, kK>,
-      cutlass::gemm::GemmShape<kWarpM, kWarpN, kK>, cutlass::gemm::GemmShape<1, 1, 1>, kStages,
-      cutlass::arch::OpMultiplyAdd>::ThreadblockMma;
+      float, cutlass::layout::RowMajor, 1, float, cutlass::layout::ColumnMajor, 1, float,
+      cutlass::layout::RowMajor, cutlass::arch::OpClassSimt, cutlass::arch::Sm50,
+      cutlass::gemm::GemmShape<kM, kN, kK>, cutlass::gemm::GemmShape<kWarpM, kWarpN, kK>,
+      cutlass::gemm::GemmShape<1, 1, 1>, kStages, cutlass::arch::OpMultiplyAdd>::ThreadblockMma;
 };
 
 // Figures: H200, 1024 x 8192 x 8192. 128 accumulators a thread leave room for one CTA per SM.

@@ -1,4 +1,5 @@
-// Adapter of matrices in memory: takes a description's chain and sink over a matrix, or over the sum of split-K partials.
+// Adapter of matrices in memory: takes a description's chain and sink over a matrix, or over the
+// sum of split-K partials.
 #pragma once
 
 #include "cutlass_ops/epilogue/matrix_source.h"
@@ -18,19 +19,20 @@ struct MatrixEpilogueParams {
   Sink sink;
   int rows;
   int output_columns;
-  int slots;           ///< segments of a row, one warp each
-  int slot_columns;    ///< output columns of a segment, a multiple of 4
+  int slots;         ///< segments of a row, one warp each
+  int slot_columns;  ///< output columns of a segment, a multiple of 4
 };
 
 /// One warp per segment of a row, in a grid-stride loop: any number of rows fits any grid.
 template <class Chain, class Sink>
-__global__ void __launch_bounds__(MatrixEpilogueConfig::kThreads)
-    matrix_epilogue(__grid_constant__ MatrixEpilogueParams<Chain, Sink> const params) {
+__global__ void __launch_bounds__(MatrixEpilogueConfig::kThreads) matrix_epilogue(
+    __grid_constant__ MatrixEpilogueParams<Chain, Sink> const params) {
   constexpr int kWarps = MatrixEpilogueConfig::kThreads / 32;
   int const lane = threadIdx.x % 32;
   std::int64_t const items = std::int64_t{params.rows} * params.slots;
   std::int64_t const stride = std::int64_t{gridDim.x} * kWarps;
-  for (std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; item < items; item += stride) {
+  for (std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; item < items;
+       item += stride) {
     int const row = int(item / params.slots);
     int const slot = int(item % params.slots);
     int const begin = slot * params.slot_columns;

@@ -1,8 +1,9 @@
 // Repairs what folding a weight does to infinite inputs.
 //
-// mean_j(inf * w_j) is NaN where the weights of a window differ in sign, but inf * mean_j(w_j) is +-inf. Only a row whose
-// result is infinite can be wrong: a folded -inf is NaN after GELU either way, and a folded NaN implies a true NaN. Such
-// rows are rare, so this kernel looks at the results, and recomputes only rows where x itself holds an infinity.
+// mean_j(inf * w_j) is NaN where the weights of a window differ in sign, but inf * mean_j(w_j) is
+// +-inf. Only a row whose result is infinite can be wrong: a folded -inf is NaN after GELU either
+// way, and a folded NaN implies a true NaN. Such rows are rare, so this kernel looks at the
+// results, and recomputes only rows where x itself holds an infinity.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,13 @@ struct RefineNonfiniteConfig {
 template <class Chain>
 struct RefineNonfiniteParams {
   gemm::Problem problem;
-  Chain chain;         ///< of the unfolded description
+  Chain chain;  ///< of the unfolded description
   int output_columns;
-  float* out;          ///< [m], results of the folded path, repaired in place
+  float* out;  ///< [m], results of the folded path, repaired in place
 };
 
-/// Source that computes a pre-activation when it is asked for one: a dot product per column, by one thread.
+/// Source that computes a pre-activation when it is asked for one: a dot product per column, by one
+/// thread.
 struct DotSource {
   gemm::Problem problem;
 
@@ -50,8 +52,8 @@ struct DotSource {
 
 /// One CTA per row, in a grid-stride loop; almost every row ends at the first test.
 template <class Chain, class Monoid>
-__global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads)
-    refine_nonfinite(__grid_constant__ RefineNonfiniteParams<Chain> const params) {
+__global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfinite(
+    __grid_constant__ RefineNonfiniteParams<Chain> const params) {
   constexpr int kThreads = RefineNonfiniteConfig::kThreads;
   constexpr int kWidth = epilogue::fragment_width<Chain>();
   __shared__ float partials[kThreads / 32];
@@ -69,7 +71,8 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads)
       continue;
     }
     float value = Monoid::identity();
-    for (int column = threadIdx.x * kWidth; column < params.output_columns; column += kThreads * kWidth) {
+    for (int column = threadIdx.x * kWidth; column < params.output_columns;
+         column += kThreads * kWidth) {
       auto const y = params.chain.template evaluate<kWidth>(DotSource{problem}, row, column);
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < kWidth; ++i) {

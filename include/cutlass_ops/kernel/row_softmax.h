@@ -1,7 +1,8 @@
 // Softmax over each row of chain(source): softmax(z), or softmax(gelu(z + bias)) in one pass.
 //
-// NaN and +inf need no case of their own: exp(NaN - m) is NaN, exp(inf - inf) is NaN, and either makes the sum, and so the
-// whole row, NaN, as torch.softmax has it. The maximum may drop NaN for that reason. A row of -inf alone gives NaN too.
+// NaN and +inf need no case of their own: exp(NaN - m) is NaN, exp(inf - inf) is NaN, and either
+// makes the sum, and so the whole row, NaN, as torch.softmax has it. The maximum may drop NaN for
+// that reason. A row of -inf alone gives NaN too.
 #pragma once
 
 #include <cstdint>
@@ -56,23 +57,27 @@ CUTLASS_OPS_DEVICE float reduce_threads(float value) {
   }
 }
 
-/// A row lives in the registers of kThreads threads, kFragments fragments of four columns each: read once, written once.
+/// A row lives in the registers of kThreads threads, kFragments fragments of four columns each:
+/// read once, written once.
 template <int kThreads_, int kFragments_>
 struct RegisterRows {
   static constexpr int kThreads = kThreads_;
   static constexpr int kFragments = kFragments_;
   static constexpr int kMaxColumns = kThreads * kFragments * 4;
-  static constexpr int kCtaThreads = kThreads < 128 ? 128 : kThreads;
+  static constexpr int kCtaThreads =
+      kThreads <= 32 ? 128 : kThreads;  ///< reduce_threads wants a CTA or part of a warp
   static constexpr int kRowsPerCta = kCtaThreads / kThreads;
 };
 
 template <class Rows, class Chain>
-__global__ void __launch_bounds__(Rows::kCtaThreads)
-    row_softmax(__grid_constant__ RowSoftmaxParams<Chain> const params) {
+__global__ void __launch_bounds__(Rows::kCtaThreads) row_softmax(
+    __grid_constant__ RowSoftmaxParams<Chain> const params) {
   int const thread = threadIdx.x % Rows::kThreads;
   std::int64_t const stride = std::int64_t{gridDim.x} * Rows::kRowsPerCta;
-  // Every thread runs every iteration, rows beyond the last included: the reductions are collective.
-  for (std::int64_t first = std::int64_t{blockIdx.x} * Rows::kRowsPerCta; first < params.rows; first += stride) {
+  // Every thread runs every iteration, rows beyond the last included: the reductions are
+  // collective.
+  for (std::int64_t first = std::int64_t{blockIdx.x} * Rows::kRowsPerCta; first < params.rows;
+       first += stride) {
     std::int64_t const row = first + threadIdx.x / Rows::kThreads;
     int const columns = row < params.rows ? params.columns : 0;
     epilogue::Fragment<4> z[Rows::kFragments];
@@ -93,11 +98,12 @@ __global__ void __launch_bounds__(Rows::kCtaThreads)
     float sum = 0.0f;
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < Rows::kFragments; ++i) {
-      int const column = (i * Rows::kThreads + thread) * 4;
       CUTLASS_OPS_UNROLL
       for (int j = 0; j < 4; ++j) {
+        // Beyond the last column it is exp(-inf - largest): 0, or NaN in a row that is NaN all
+        // over.
         z[i][j] = expf(z[i][j] - largest);
-        sum += column + j < columns ? z[i][j] : 0.0f;
+        sum += z[i][j];
       }
     }
     sum = reduce_threads<FloatSum, Rows::kThreads>(sum);
@@ -110,15 +116,15 @@ __global__ void __launch_bounds__(Rows::kCtaThreads)
         for (int j = 0; j < 4; ++j) {
           z[i][j] *= scale;
         }
-        epilogue::store_columns<4>(params.out + row * params.columns + column, z[i], columns - column,
-                                   params.vectorized);
+        epilogue::store_columns<4>(params.out + row * params.columns + column, z[i],
+                                   columns - column, params.vectorized);
       }
     }
   }
 }
 
-/// Running maximum and the sum of exponentials relative to it: Milakov and Gimelshein, "Online normalizer calculation for
-/// softmax", arXiv:1805.02867.
+/// Running maximum and the sum of exponentials relative to it: Milakov and Gimelshein, "Online
+/// normalizer calculation for softmax", arXiv:1805.02867.
 struct OnlineSum {
   float largest = -INFINITY;
   float sum = 0.0f;
@@ -136,10 +142,11 @@ struct StreamingRows {
   static constexpr int kThreads = 1024;
 };
 
-/// Rows too long for registers: one CTA per row, two passes over the source (the second mostly from L2).
+/// Rows too long for registers: one CTA per row, two passes over the source (the second mostly from
+/// L2).
 template <class Chain>
-__global__ void __launch_bounds__(StreamingRows::kThreads)
-    row_softmax_streaming(__grid_constant__ RowSoftmaxParams<Chain> const params) {
+__global__ void __launch_bounds__(StreamingRows::kThreads) row_softmax_streaming(
+    __grid_constant__ RowSoftmaxParams<Chain> const params) {
   constexpr int kThreads = StreamingRows::kThreads;
   for (int row = blockIdx.x; row < params.rows; row += gridDim.x) {
     OnlineSum online;
@@ -168,8 +175,8 @@ __global__ void __launch_bounds__(StreamingRows::kThreads)
       for (int j = 0; j < 4; ++j) {
         z[j] = expf(z[j] - largest) * scale;
       }
-      epilogue::store_columns<4>(params.out + std::int64_t{row} * params.columns + column, z, params.columns - column,
-                                 params.vectorized);
+      epilogue::store_columns<4>(params.out + std::int64_t{row} * params.columns + column, z,
+                                 params.columns - column, params.vectorized);
     }
   }
 }
