@@ -55,8 +55,7 @@ def relative_error(result: Tensor, exact: Tensor) -> float:
     """Relative L2 error: the worst row of a matrix, or that of a vector."""
     difference = torch.linalg.vector_norm(result.double() - exact, dim=-1)
     ratio: Tensor = difference / torch.linalg.vector_norm(exact, dim=-1)
-    worst: float = ratio.max().item()
-    return worst
+    return float(ratio.max())
 
 
 def median_milliseconds(run: Callable[[], Tensor], device: torch.device) -> float:
@@ -79,7 +78,7 @@ def median_milliseconds(run: Callable[[], Tensor], device: torch.device) -> floa
         end.record()
         pairs.append((start, end))
     torch.cuda.synchronize(device)
-    return statistics.median(start.elapsed_time(end) for start, end in pairs)
+    return statistics.median(float(start.elapsed_time(end)) for start, end in pairs)
 
 
 def measure(

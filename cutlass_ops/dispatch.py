@@ -38,6 +38,7 @@ _plans: dict[tuple[object, ...], list[int]] = {}
 _workspaces: dict[tuple[object, ...], int] = {}
 _foldings: dict[tuple[object, ...], bool] = {}
 _sm_counts: dict[int, int] = {}
+_no_workspaces: dict[int, Tensor] = {}
 _warned: set[str] = set()
 
 
@@ -91,13 +92,14 @@ def _check_sizes(op: str, m: int, n: int, k: int) -> None:
 
 def _check_operands(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Shapes only: a direct call of the registered op does not pass the functional checks."""
-    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+    x_shape, weight_shape = x.shape, weight.shape
+    if len(x_shape) < 1 or len(weight_shape) != 2 or x_shape[-1] != weight_shape[1]:
         raise ValueError(
             f"{op}: shapes must be x [..., K] and weight [N, K], "
             f"got x {list(x.shape)} and weight {list(weight.shape)}"
         )
     if bias is not None:
-        _check_bias(op, bias, weight.shape[0])
+        _check_bias(op, bias, weight_shape[0])
 
 
 def _check_bias(op: str, bias: Tensor, n: int) -> None:
@@ -110,11 +112,12 @@ def _matrix(tensor: Tensor) -> Tensor:
 
     Any row stride is left alone, zero included, and so is the column stride of a single column.
     """
-    if tensor.dim() == 1:
+    dims = tensor.dim()
+    if dims == 1:
         tensor = tensor.unsqueeze(0)
-    elif tensor.dim() > 2:
+    elif dims > 2:
         tensor = tensor.flatten(0, -2)
-    if tensor.shape[1] > 1 and tensor.stride(1) != 1:
+    if tensor.stride(1) != 1 and tensor.shape[1] > 1:
         return tensor.contiguous()
     return tensor
 
@@ -134,6 +137,19 @@ def _plan(x: Tensor, name: str, params: Sequence[float], m: int, n: int, k: int)
     return plan
 
 
+def _workspace(x: Tensor, elements: int) -> Tensor:
+    """Scratch memory of float32; the empty one, which is the usual one, is allocated once."""
+    if elements > 0:
+        return torch.empty(elements, dtype=torch.float32, device=x.device)
+    index = x.get_device()
+    empty = _no_workspaces.get(index)
+    if empty is None:
+        with torch.inference_mode(False):  # an inference tensor could not be passed on later
+            empty = torch.empty(0, dtype=torch.float32, device=x.device)
+        _no_workspaces[index] = empty
+    return empty
+
+
 def _run_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: list[float], out: Tensor
 ) -> None:
@@ -141,7 +157,7 @@ def _run_linear(
     m, k = x.shape
     n = weight.shape[0]
     plan = _plan(x, name, params, m, n, k)
-    workspace = torch.empty(plan[2], dtype=torch.float32, device=x.device)
+    workspace = _workspace(x, plan[2])
     _linear_epilogue_native(x, weight, bias, name, params, plan, workspace, out)
 
 
@@ -323,7 +339,7 @@ def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: st
         name = pooled_name(approximate)
         params = [1.0, scale]
         elements = _workspace_elements(name, params, m, n)
-        workspace = torch.empty(elements, dtype=torch.float32, device=z.device)
+        workspace = _workspace(z, elements)
         _matrix_epilogue_native(z, _vector(bias), name, params, workspace, out.view(m))
     return out
 

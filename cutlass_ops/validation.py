@@ -65,11 +65,12 @@ def check_linear(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Non
     check_tensor(op, "x", x)
     check_tensor(op, "weight", weight)
     _check_family(op, x, weight, "x", "weight")
-    if weight.dim() != 2:
+    x_shape, weight_shape = x.shape, weight.shape
+    if len(weight_shape) != 2:
         raise ValueError(f"{op}: weight must have shape [N, K], got {_shape(weight)}")
-    if x.dim() == 0:
+    if len(x_shape) == 0:
         raise ValueError(f"{op}: x must have at least one dimension, got a scalar")
-    if x.shape[-1] != weight.shape[1]:
+    if x_shape[-1] != weight_shape[1]:
         raise ValueError(
             f"{op}: the last dimension of x must be that of weight, "
             f"got x {_shape(x)} and weight {_shape(weight)}"
@@ -77,11 +78,16 @@ def check_linear(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Non
     if bias is not None:
         check_tensor(op, "bias", bias, optional=True)
         _check_family(op, x, bias, "x", "bias")
-        if bias.dim() != 1 or bias.shape[0] != weight.shape[0]:
-            raise ValueError(
-                f"{op}: bias must have shape [N] with N the rows of weight, "
-                f"got bias {_shape(bias)} and weight {_shape(weight)}"
-            )
+        _check_bias(op, bias, weight, weight_shape[0], "the rows of weight", "weight")
+
+
+def _check_bias(op: str, bias: Tensor, other: Tensor, n: int, meaning: str, name: str) -> None:
+    bias_shape = bias.shape
+    if len(bias_shape) != 1 or bias_shape[0] != n:
+        raise ValueError(
+            f"{op}: bias must have shape [N] with N {meaning}, "
+            f"got bias {_shape(bias)} and {name} {_shape(other)}"
+        )
 
 
 def check_matrix(op: str, z: Tensor, bias: Tensor | None) -> None:
@@ -96,11 +102,7 @@ def check_matrix(op: str, z: Tensor, bias: Tensor | None) -> None:
     if bias is not None:
         check_tensor(op, "bias", bias, optional=True)
         _check_family(op, z, bias, "z", "bias")
-        if bias.dim() != 1 or bias.shape[0] != z.shape[-1]:
-            raise ValueError(
-                f"{op}: bias must have shape [N] with N the last dimension of z, "
-                f"got bias {_shape(bias)} and z {_shape(z)}"
-            )
+        _check_bias(op, bias, z, z.shape[-1], "the last dimension of z", "z")
 
 
 def check_fold(op: str, weight: Tensor, bias: Tensor | None) -> None:
@@ -115,11 +117,7 @@ def check_fold(op: str, weight: Tensor, bias: Tensor | None) -> None:
     if bias is not None:
         check_tensor(op, "bias", bias, optional=True)
         _check_family(op, weight, bias, "weight", "bias")
-        if bias.dim() != 1 or bias.shape[0] != weight.shape[0]:
-            raise ValueError(
-                f"{op}: bias must have shape [N] with N the rows of weight, "
-                f"got bias {_shape(bias)} and weight {_shape(weight)}"
-            )
+        _check_bias(op, bias, weight, weight.shape[0], "the rows of weight", "weight")
 
 
 def check_approximate(op: str, approximate: str) -> None:
