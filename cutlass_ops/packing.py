@@ -52,8 +52,7 @@ class PackedLinear(nn.Module):
         mode = _precision.requested(op, precision)
         if weight.dtype == torch.float32:
             _precision.effective(op, mode)
-        if kernel_size != 1 or isinstance(kernel_size, bool):
-            check_kernel_size(op, kernel_size, weight.shape[0])
+        check_kernel_size(op, kernel_size, max(weight.shape[0], 1))  # N = 0 is legal for op A
         self.out_features, self.in_features = weight.shape
         self.kernel_size = kernel_size
         self.precision = mode
@@ -154,15 +153,15 @@ def check_pack_use(
         raise ValueError(f"{op}: bias must be None with a PackedLinear, which holds its own")
     if kernel_size is not None and kernel_size != pack.kernel_size:
         raise ValueError(
-            f"{op}: kernel_size {kernel_size} does not fit a PackedLinear "
-            f"of kernel_size {pack.kernel_size}"
+            f"{op}: weight must be a PackedLinear of kernel_size {kernel_size} here, "
+            f"got one of kernel_size {pack.kernel_size}"
         )
     if precision is not None:
         _precision.check_mode(op, precision)
         if precision != pack.precision:
             raise ValueError(
-                f"{op}: precision {precision!r} does not fit a PackedLinear "
-                f"of precision {pack.precision!r}"
+                f"{op}: weight must be a PackedLinear of precision {precision!r} here, "
+                f"got one of precision {pack.precision!r}"
             )
     if torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad:
         raise RuntimeError(

@@ -114,5 +114,5 @@ def _warn_once(mode: str) -> None:
             f"cutlass_ops: precision {mode!r} has no native kernel in this build; "
             f"running in 'ieee' (float32 multiply-add) instead",
             UserWarning,
-            stacklevel=4,
+            stacklevel=6,  # the caller of a functional op
         )
