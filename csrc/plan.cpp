@@ -14,12 +14,16 @@ namespace {
 constexpr double kReferenceSms = 132.0;
 constexpr double kBytesPerNs =
     3200.0;  // streams of reads and writes, short of the copy bandwidth of 4268
-constexpr double kLaunchNs = 2500.0;  // a dependent launch
-constexpr double kCtaNs = 3000.0;     // prologue, first loads, epilogue of a CTA
+constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
+constexpr double kLaunchNs = 2500.0;        // a dependent launch
+constexpr double kCtaNs = 3000.0;           // prologue, first loads, epilogue of a CTA
 
 constexpr int kMostSplits = 32;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Share of the FFMA rate that so many warps on an SM reach: 4 hide little latency, 12 all of it.
+double warp_efficiency(double warps) { return std::min(1.0, 0.3 + 0.075 * warps); }
 
 /// Time of the GEMM alone: whole waves at the full rate, then a wave that leaves part of each SM
 /// idle.
@@ -33,10 +37,9 @@ double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits)
   std::int64_t const full_waves = ctas / slots;
   double ns = double(full_waves) * (kernel.ctas_per_sm * cta_flops / flops_per_ns_per_sm + kCtaNs);
   if (std::int64_t const rest = ctas % slots; rest > 0) {
-    // An SM with part of its CTAs hides less latency: half the rate with one of many, the full rate
-    // with all.
     double const resident = double(ceil_div(rest, request.sm_count));
-    double const efficiency = 0.5 + 0.5 * resident / kernel.ctas_per_sm;
+    double const efficiency = warp_efficiency(resident * kernel.warps) /
+                              warp_efficiency(double(kernel.ctas_per_sm) * kernel.warps);
     ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + kCtaNs;
   }
   return ns;
@@ -52,7 +55,7 @@ double skinny_ns(PlanRequest const& request, int splits) {
   double const ctas = groups * double(ceil_div(request.n, kernel.tile_n)) * splits;
   double const fill = std::min(1.0, ctas / (double(request.sm_count) * kernel.ctas_per_sm));
   double const scale = kReferenceSms / request.sm_count;
-  return (bytes / kBytesPerNs + flops / (kernel.tflops * 1e3)) * scale / fill + kCtaNs;
+  return std::max(bytes / kReadBytesPerNs, flops / (kernel.tflops * 1e3)) * scale / fill + kCtaNs;
 }
 
 /// Partials are written by the GEMM, read and finished by a second kernel.

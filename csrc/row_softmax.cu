@@ -8,7 +8,9 @@
 namespace cutlass_ops {
 namespace {
 
-/// Rows longer than any configuration holds in registers.
+/// Rows longer than any configuration holds in registers. Larger configurations leave two CTAs on
+/// an SM, which then wait for each other: 1928 GB/s at 16 384 columns and 1478 at 32 768, against
+/// 2662 for streaming at 65 536 (H200).
 template <class Chain>
 Status choose_rows(kernel::RowSoftmaxParams<Chain> const& params, cudaStream_t stream) {
   return launch("row_softmax_streaming", kernel::row_softmax_streaming<Chain>,
@@ -37,7 +39,7 @@ Status run(epilogue::MatrixSource const& source, int rows, float const* bias, fl
   using kernel::RegisterRows;
   return choose_rows<Chain, RegisterRows<1, 2>, RegisterRows<8, 2>, RegisterRows<32, 4>,
                      RegisterRows<32, 8>, RegisterRows<64, 8>, RegisterRows<128, 8>,
-                     RegisterRows<256, 8>, RegisterRows<512, 8>, RegisterRows<1024, 8>>(
+                     RegisterRows<256, 8>>(
       {source, Chain::make(reader, columns), out, rows, columns, vectorized}, stream);
 }
 

@@ -1,0 +1,253 @@
+"""The device functors, compiled for the host: steps, sinks and monoids, raster and staging.
+
+The GPU runs the same code through its adapters; here every value can be looked at without one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+ROOT = Path(__file__).parents[1]
+SOURCES = Path(__file__).parent / "cpp"
+
+# The order of kRunners in host_functors.cpp.
+IDENTITY, GELU, GELU_TANH, RELU, POOL_GELU_SCALE, POOL_GELU_SCALE_MAX, SUM, SCALE_POOL_POOL = range(
+    8
+)
+
+
+def compile_library(command: list[str], source: str, output: Path) -> ctypes.CDLL:
+    include = ["-I", str(ROOT / "include")]
+    done = subprocess.run(
+        [*command, "-shared", *include, str(SOURCES / source), "-o", str(output)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(output))
+
+
+def load_toolchain() -> ModuleType:
+    """buildtools/toolchain.py, without the repository root on sys.path."""
+    path = ROOT / "buildtools" / "toolchain.py"
+    spec = importlib.util.spec_from_file_location("toolchain", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["toolchain"] = module  # its dataclass looks itself up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    flags = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    output = tmp_path_factory.mktemp("host") / "host_functors.so"
+    library = compile_library([compiler, *flags], "host_functors.cpp", output)
+    library.combine_max.restype = library.max_identity.restype = ctypes.c_float
+    library.combine_max.argtypes = [ctypes.c_float, ctypes.c_float]
+    return library
+
+
+@pytest.fixture(scope="session")
+def staging(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    toolchain = load_toolchain()
+    nvcc = toolchain.find_nvcc()
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    try:
+        cutlass, _ = toolchain.cutlass_include()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    flags = ["-std=c++17", "-arch=sm_80", "-Xcompiler=-fPIC", "-isystem", str(cutlass)]
+    output = tmp_path_factory.mktemp("staging") / "simt_staging.so"
+    return compile_library([str(nvcc), *flags], "simt_staging.cu", output)
+
+
+def pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:
+    return None if array is None else ctypes.c_void_p(array.ctypes.data)
+
+
+def run(
+    host: ctypes.CDLL,
+    description: int,
+    z: np.ndarray,
+    bias: np.ndarray | None = None,
+    params: tuple[float, ...] = (),
+    slot_columns: int = 1 << 20,
+    outputs: tuple[int, ...] = (),
+) -> np.ndarray:
+    """z [splits, rows, columns] through a description; `outputs` is the shape of the result."""
+    splits, rows, columns = z.shape
+    numbers = np.array(params, dtype=np.float64)
+    out = np.full(outputs or (rows, columns), np.nan, dtype=np.float32)
+    stride = ctypes.c_long(z.strides[1] // 4)
+    host.run_description(
+        description,
+        pointer(z),
+        rows,
+        columns,
+        stride,
+        splits,
+        pointer(bias),
+        pointer(numbers),
+        len(params),
+        slot_columns,
+        pointer(out),
+    )
+    return out
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def exact(z: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(z).double()
+
+
+def gelu64(z: torch.Tensor) -> torch.Tensor:
+    return z * torch.erfc(-z / 2**0.5) / 2
+
+
+REFERENCES: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
+    IDENTITY: lambda z: z,
+    GELU: gelu64,
+    GELU_TANH: lambda z: F.gelu(z, approximate="tanh"),
+    RELU: F.relu,
+}
+
+
+@pytest.mark.parametrize("description", REFERENCES)
+@pytest.mark.parametrize("columns", [1, 3, 4, 5, 130])
+def test_elementwise_chains(host: ctypes.CDLL, description: int, columns: int) -> None:
+    z, bias = normal(1, 3, columns), normal(columns, seed=1)
+    expected = REFERENCES[description](exact(z[0]) + exact(bias)).numpy()
+    np.testing.assert_allclose(run(host, description, z, bias), expected, rtol=3e-6, atol=1e-7)
+
+
+def test_gelu_keeps_its_negative_tail(host: ctypes.CDLL) -> None:
+    """1 + erf is 17 % off at -5 and zero from -6 on (pytorch#187806)."""
+    z = np.linspace(-10, 10, 4001, dtype=np.float32)[None, None]
+    for description, rtol in ((GELU, 2e-5), (GELU_TANH, 2e-5)):
+        tail = exact(z[0])
+        if description == GELU:
+            expected = gelu64(tail)
+        else:
+            expected = tail * torch.sigmoid(2 * (2 / np.pi) ** 0.5 * (tail + 0.044715 * tail**3))
+        np.testing.assert_allclose(run(host, description, z), expected.numpy(), rtol=rtol)
+
+
+def test_gelu_of_non_finite_values(host: ctypes.CDLL) -> None:
+    z = np.array([[[np.nan, np.inf, -np.inf, -1e30, 1e30]]], dtype=np.float32)
+    for description in (GELU, GELU_TANH):
+        y = run(host, description, z)[0]
+        assert np.isnan(y[0])
+        assert y[1] == np.inf
+        assert np.isnan(y[2])
+        assert y[3] == 0
+        assert y[4] == np.float32(1e30)
+
+
+@given(
+    kernel_size=st.integers(1, 20),
+    windows=st.integers(1, 9),
+    remainder=st.integers(0, 19),
+    splits=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+def test_pooling_reads_its_windows_and_nothing_else(
+    host: ctypes.CDLL, kernel_size: int, windows: int, remainder: int, splits: int, seed: int
+) -> None:
+    columns = kernel_size * windows + remainder % kernel_size
+    z = normal(splits, 2, columns, seed=seed)
+    z[:, :, kernel_size * windows :] = np.nan
+    bias = normal(columns, seed=seed + 1)
+    y = run(
+        host,
+        POOL_GELU_SCALE,
+        z,
+        bias,
+        (float(kernel_size), -1.5),
+        outputs=(2, windows),
+    )
+    total = (exact(z).sum(0) + exact(bias))[:, : kernel_size * windows]
+    expected = -1.5 * gelu64(total.reshape(2, windows, kernel_size).mean(-1))
+    np.testing.assert_allclose(y, expected.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_steps_take_their_numbers_in_order(host: ctypes.CDLL) -> None:
+    """Also: a chain pools twice, and the second window counts in columns of the first."""
+    z = normal(1, 2, 27)
+    y = run(host, SCALE_POOL_POOL, z, None, (3.0, 4.0, 2.0), outputs=(2, 3))
+    expected = 3.0 * exact(z[0])[:, :24].reshape(2, 3, 8).mean(-1)
+    np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("slot_columns", [4, 8, 64])
+def test_reductions_over_slots(host: ctypes.CDLL, slot_columns: int) -> None:
+    z, rows, columns = normal(2, 3, 37), 3, 37
+    slots = -(-columns // slot_columns)
+    partials = run(host, SUM, z, None, (), slot_columns, (rows, slots))
+    np.testing.assert_allclose(
+        partials.sum(1), exact(z).sum(0).sum(1).numpy(), rtol=1e-5, atol=1e-5
+    )
+    partials = run(host, POOL_GELU_SCALE_MAX, z, None, (1.0, 2.0), slot_columns, (rows, slots))
+    expected = 2 * gelu64(exact(z).sum(0)).amax(1)
+    np.testing.assert_allclose(partials.max(1), expected.numpy(), rtol=1e-5)
+
+
+def test_maximum_is_that_of_torch(host: ctypes.CDLL) -> None:
+    """A maximum that starts at 0 or -FLT_MAX, or drops NaN, is wrong (taichi#7735, tvm#19518)."""
+    values = [float("nan"), float("inf"), -float("inf"), -1.5, -0.0, 0.0, 2.0]
+    for a in values:
+        for b in values:
+            expected = torch.maximum(torch.tensor(a), torch.tensor(b)).item()
+            assert host.combine_max(a, b) == pytest.approx(expected, nan_ok=True)
+        assert host.combine_max(host.max_identity(), a) == pytest.approx(a, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("tiles_m", "tiles_n", "splits"), [(1, 1, 1), (8, 32, 1), (17, 5, 3), (33, 1, 2), (1, 70, 1)]
+)
+def test_raster_visits_every_tile_once(
+    host: ctypes.CDLL, tiles_m: int, tiles_n: int, splits: int
+) -> None:
+    count = tiles_m * tiles_n * splits
+    places = np.empty((count, 3), dtype=np.int32)
+    host.raster(tiles_m, tiles_n, splits, pointer(places))
+    assert (places >= 0).all()
+    assert (places < [tiles_m, tiles_n, splits]).all()
+    assert len({tuple(place) for place in places.tolist()}) == count
+
+
+@pytest.mark.parametrize("tile", [(64, 64), (128, 64), (128, 128), (128, 256)])
+def test_simt_staging_puts_every_accumulator_in_its_place(
+    staging: ctypes.CDLL, tile: tuple[int, int]
+) -> None:
+    """CUTLASS's EVT thread layout is silently wrong for most coordinates under SIMT; this adapter
+    has its own, which must send every accumulator to its row and cover the tile once."""
+    rows, columns = tile
+    places = np.full((rows * columns, 3), -1, dtype=np.int32)
+    count = getattr(staging, f"coordinates_{rows}x{columns}")(pointer(places))
+    assert count == rows * columns
+    row, column, staged_row = places.T
+    np.testing.assert_array_equal(staged_row, row)
+    assert len(set(zip(row.tolist(), column.tolist(), strict=True))) == rows * columns
