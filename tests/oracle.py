@@ -202,6 +202,7 @@ NEARBY_RUNS = (16, 112)
 HOPELESS = 16
 
 
+@torch.no_grad()
 def check(
     actual: Tensor, head: Head, operands: Linear | Matrix, *, strict: bool = False
 ) -> Yardstick:
@@ -213,7 +214,7 @@ def check(
     assert actual.is_contiguous(), (actual.shape, actual.stride())
     leading = (operands.x if isinstance(operands, Linear) else operands.z).shape[:-1]
     assert actual.shape == leading + truth.shape[1:], (actual.shape, leading, truth.shape)
-    actual = actual.detach().reshape(truth.shape)
+    actual = actual.reshape(truth.shape)
     yardstick = Yardstick()
     if truth.numel() == 0:
         return yardstick
@@ -232,7 +233,7 @@ def check(
         assert off <= 1e-5, f"a row sums to 1 {off:+.2e}"
     difference = result.double() - truth
     error = relative_l2(difference, truth, head.per_row)
-    with torch.no_grad(), full_float32():
+    with full_float32():
         yardstick.include(head.eager(operands.eager())[judged], truth, truth, head.per_row)
         passed = _within(error, difference, truth, yardstick)
         generator = torch.Generator(actual.device).manual_seed(len(truth))

@@ -1,0 +1,192 @@
+"""PackedLinear: an explicit snapshot; and, elsewhere, no hidden cache of weights."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from fused import BOTH, Fused, linear_like, pool_max_op, same_bits, softmax_op
+from hypothesis import given
+from oracle import Linear, check
+from strategies import Case, cases
+
+import cutlass_ops
+
+both = pytest.mark.parametrize("op", BOTH, ids=repr)
+
+
+@given(case=cases(pooled=True))
+def test_packed_pooled_op(case: Case, device: str) -> None:
+    x, weight, bias = case.tensors(device)
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=case.kernel_size)
+    y = cutlass_ops.linear_avgpool_gelu_scale_max(
+        x, pack, scale=case.scale, approximate=case.approximate
+    )
+    op = pool_max_op(case.kernel_size, case.scale, case.approximate)
+    check(y, op.head, Linear(x, weight, bias))
+
+
+@given(case=cases())
+def test_packed_softmax_op(case: Case, device: str) -> None:
+    x, weight, bias = case.tensors(device)
+    pack = cutlass_ops.pack_linear(weight, bias)
+    y = cutlass_ops.linear_gelu_softmax(x, pack, approximate=case.approximate)
+    check(y, softmax_op(case.approximate).head, Linear(x, weight, bias))
+
+
+@given(case=cases(pooled=True, planted=True, empty=False))
+def test_packed_op_keeps_nan(case: Case, device: str) -> None:
+    """NaN in any operand, and infinities in weight or bias, as unpacked. An infinite x is left out:
+    the means of a window do not tell whether its weights had one sign."""
+    if case.plant in ("x inf", "x -inf"):
+        return
+    x, weight, bias = case.tensors(device)
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=case.kernel_size)
+    y = cutlass_ops.linear_avgpool_gelu_scale_max(
+        x, pack, scale=case.scale, approximate=case.approximate
+    )
+    op = pool_max_op(case.kernel_size, case.scale, case.approximate)
+    check(y, op.head, Linear(x, weight, bias))
+
+
+def test_a_pack_is_a_snapshot(device: str) -> None:
+    x, weight, bias = linear_like(5, 12, 8, device)
+    pack = cutlass_ops.pack_linear(weight, bias)
+    before = cutlass_ops.linear_gelu_softmax(x, pack)
+    weight.zero_()
+    bias.zero_()
+    assert same_bits(cutlass_ops.linear_gelu_softmax(x, pack), before)
+
+
+def test_packing_parameters_records_no_graph(device: str) -> None:
+    x, weight, bias = linear_like(5, 12, 8, device, requires_grad=True)
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=3)
+    assert not any(t.requires_grad for t in pack.buffers())
+    y = cutlass_ops.linear_avgpool_gelu_scale_max(x.detach(), pack)
+    assert not y.requires_grad
+
+
+def test_an_x_that_requires_grad_is_refused(device: str) -> None:
+    """A pack is for inference; a silent None gradient would be worse than an error."""
+    x, weight, bias = linear_like(5, 12, 8, device)
+    x.requires_grad_()
+    pack = cutlass_ops.pack_linear(weight, bias)
+    for call in (
+        lambda: cutlass_ops.linear_gelu_softmax(x, pack),
+        lambda: cutlass_ops.linear_avgpool_gelu_scale_max(x, pack),
+    ):
+        with pytest.raises(RuntimeError, match="requires grad"):
+            call()
+        with torch.no_grad():
+            call()
+        with torch.inference_mode():
+            call()
+
+
+def test_arguments_that_contradict_the_pack(device: str) -> None:
+    x, weight, bias = linear_like(5, 12, 8, device)
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=3)
+    pooled = cutlass_ops.linear_avgpool_gelu_scale_max
+    with pytest.raises(ValueError, match="bias"):
+        pooled(x, pack, bias)
+    with pytest.raises(ValueError, match=r"kernel_size.*4.*3|kernel_size.*3.*4"):
+        pooled(x, pack, kernel_size=4)
+    with pytest.raises(ValueError, match=r"precision.*fp16x3"):
+        pooled(x, pack, precision="fp16x3")
+    with pytest.raises(ValueError, match=r"kernel_size.*3"):
+        cutlass_ops.linear_gelu_softmax(x, pack)
+    with pytest.raises(ValueError, match="weight"):
+        pooled(x[:, :5], pack)
+    assert same_bits(pooled(x, pack, kernel_size=3, precision="ieee"), pooled(x, pack))
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_saving_loading_copying_moving(with_bias: bool, device: str) -> None:
+    x, weight, bias = linear_like(5, 12, 8, device)
+    pack = cutlass_ops.pack_linear(weight, bias if with_bias else None, kernel_size=3)
+    expected = cutlass_ops.linear_avgpool_gelu_scale_max(x, pack)
+    file = io.BytesIO()
+    torch.save(pack, file)
+    file.seek(0)
+    others = [
+        torch.load(file, weights_only=False),
+        pickle.loads(pickle.dumps(pack)),
+        copy.deepcopy(pack),
+        copy.deepcopy(pack).cpu().to(device),
+    ]
+    restored = cutlass_ops.pack_linear(
+        torch.zeros_like(weight), torch.zeros_like(bias) if with_bias else None, kernel_size=3
+    )
+    restored.load_state_dict(pack.state_dict())
+    for other in [*others, restored]:
+        assert same_bits(cutlass_ops.linear_avgpool_gelu_scale_max(x, other), expected)
+    wrong = cutlass_ops.pack_linear(weight, bias if with_bias else None, kernel_size=2)
+    with pytest.raises(RuntimeError, match=r"kernel_size|size mismatch"):
+        wrong.load_state_dict(pack.state_dict())
+
+
+def test_float64_and_half_packs(device: str) -> None:
+    x, weight, bias = linear_like(5, 12, 8, device)
+    pack = cutlass_ops.pack_linear(weight, bias).double()
+    assert cutlass_ops.linear_gelu_softmax(x.double(), pack).dtype == torch.float64
+    with pytest.raises(TypeError, match="float"):
+        cutlass_ops.linear_gelu_softmax(x, pack)
+    with pytest.raises(TypeError, match="float16"):
+        cutlass_ops.pack_linear(weight.half(), bias.half())
+
+
+def test_repr_tells_shapes_and_bytes() -> None:
+    _, weight, bias = linear_like(1, 12, 8, "cpu")
+    text = repr(cutlass_ops.pack_linear(weight, bias, kernel_size=3))
+    for part in ("PackedLinear", "12", "8", "kernel_size=3", "ieee", str(4 * (4 * 8 + 4))):
+        assert part in text
+
+
+def test_a_pack_is_not_called() -> None:
+    _, weight, bias = linear_like(1, 12, 8, "cpu")
+    with pytest.raises(TypeError, match="pass it where"):
+        cutlass_ops.pack_linear(weight, bias)(torch.ones(1, 8))
+
+
+# ---- no cache where nobody packed ----------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_writes_to_data_are_seen(op: Fused, requires_grad: bool, device: str) -> None:
+    """pytorch#6990, #30987: neither version nor pointer changes."""
+    x, weight, bias = linear_like(20, 24, 16, device, requires_grad=requires_grad)
+    for _ in range(3):
+        version, pointer = weight._version, weight.data_ptr()
+        y = op.call(x, weight, bias).detach()
+        op.judge(y, x.detach(), weight.detach(), bias.detach())
+        weight.data.mul_(-2)
+        assert (weight._version, weight.data_ptr()) == (version, pointer)
+        assert not torch.equal(op.call(x, weight, bias), y)
+
+
+@both
+def test_a_new_weight_at_the_address_of_an_old_one(op: Fused, device: str) -> None:
+    """antirez/iris.c PR#28, Camelid PR#216, flashinfer PR#4069: a pointer as the key of a cache."""
+    x, _, _ = linear_like(6, 24, 16, device)
+    addresses = set()
+    for seed in range(20):
+        _, weight, bias = linear_like(6, 24, 16, device, seed=seed)
+        addresses.add(weight.data_ptr())
+        op.judge(op.call(x, weight, bias), x, weight, bias)
+        del weight, bias
+    assert len(addresses) < 20, "no address was used again, so this proves nothing"
+
+
+@both
+def test_swapped_storage_is_seen(op: Fused, device: str) -> None:
+    """param.data = other: the same object, another storage."""
+    x, weight, bias = linear_like(6, 24, 16, device)
+    parameter = torch.nn.Parameter(weight)
+    op.call(x, parameter, bias)
+    parameter.data = torch.randn_like(weight)
+    y = op.call(x, parameter, bias).detach()
+    op.judge(y, x, parameter.detach(), bias)
