@@ -18,34 +18,28 @@ from . import schemas
 _Rule = Callable[..., tuple[Tensor, int]]
 
 
-def _select(argument: Any, dim: int | None, index: int) -> Any:
-    return argument if dim is None else argument.select(dim, index)
-
-
 def _rule(name: str) -> _Rule:
     """The rule of an op whose first argument alone has leading dimensions."""
-    op = getattr(torch.ops.cutlass_ops, name)
+    op = getattr(torch.ops.cutlass_ops, name).default
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
-        if in_dims[0] is not None and all(dim is None for dim in in_dims[1:] if not _plain(dim)):
-            return op(args[0].movedim(in_dims[0], 0), *args[1:]), 0
-        slices = [
-            op(
-                *(
-                    _select(argument, None if _plain(dim) else dim, index)
-                    for argument, dim in zip(args, in_dims, strict=True)
-                )
-            )
-            for index in range(info.batch_size)
+        # what is no tensor, a list of params too, is never batched, whatever in_dims says of it
+        dims = [
+            dim if isinstance(argument, Tensor) else None
+            for argument, dim in zip(args, in_dims, strict=True)
         ]
-        return torch.stack(slices), 0
+        if dims[0] is not None and not any(dim is not None for dim in dims[1:]):
+            return op(args[0].movedim(dims[0], 0), *args[1:]), 0
+        results = []
+        for index in range(info.batch_size):
+            one = (
+                argument if dim is None else argument.select(dim, index)
+                for argument, dim in zip(args, dims, strict=True)
+            )
+            results.append(op(*one))
+        return torch.stack(results), 0
 
     return rule
-
-
-def _plain(dim: Any) -> bool:
-    """Whether an entry of in_dims stands for a list of numbers, which is never batched."""
-    return isinstance(dim, (list, tuple))
 
 
 def _fold_rows(

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from . import _library, dispatch, schemas
+from . import _library, plans, schemas
 from . import precision as _precision
 from .epilogues import gelu_name, pooled_name
 from .validation import check_approximate, check_kernel_size
@@ -140,7 +140,7 @@ def explain(
         sm_count = _MODEL_SM_COUNT
         lines.append(f"on an H200 ({sm_count} SMs) it would be:")
     else:
-        sm_count = dispatch.sm_count(target)
+        sm_count = plans.sm_count(target)
         lines.append(f"on cuda:{target}, {torch.cuda.get_device_name(target)} ({sm_count} SMs):")
     if m == 0 or n == 0:
         lines.append("  nothing, the output is empty")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import _library, reference, schemas
+from . import _library, plans, reference, schemas
 from .epilogues import gelu_name, lookup, pooled_name
 from .precision import check_native
 
@@ -25,30 +25,10 @@ _matrix_epilogue_native = _ops._matrix_epilogue.default
 _row_softmax_native = _ops._row_softmax.default
 _fold_rows_native = _ops._fold_rows.default
 _refine_nonfinite_native = _ops._refine_nonfinite.default
-_query_plan = _ops._plan.default
-_query_workspace = _ops._matrix_workspace.default
-_query_folding = _ops._choose_folding.default
 
 # Kernels index rows, columns and depth with 32-bit integers and offsets with 64-bit ones.
 SIZE_LIMIT = 2**31 - 1
-# Answers of the binary, per device and shape. Cleared when full: a workload with ever new shapes
-# must not grow without bound, and asking again costs microseconds.
-_CACHE_LIMIT = 4096
-_plans: dict[tuple[object, ...], list[int]] = {}
-_workspaces: dict[tuple[object, ...], int] = {}
-_foldings: dict[tuple[object, ...], bool] = {}
-_sm_counts: dict[int, int] = {}
-_no_workspaces: dict[int, Tensor] = {}
 _warned: set[str] = set()
-
-
-def sm_count(device_index: int) -> int:
-    """Number of multiprocessors of a CUDA device, asked once."""
-    count = _sm_counts.get(device_index)
-    if count is None:
-        count = torch.cuda.get_device_properties(device_index).multi_processor_count
-        _sm_counts[device_index] = count
-    return count
 
 
 def _native(op: str, x: Tensor, *others: Tensor | None) -> bool:
@@ -72,14 +52,14 @@ def _native(op: str, x: Tensor, *others: Tensor | None) -> bool:
     reason = _library.unsupported_reason(device)
     if reason is None:
         return True
-    if reason not in _warned:
-        _warned.add(reason)
-        warnings.warn(
-            f"cutlass_ops: {reason}; running the plain PyTorch reference on {device} instead",
-            UserWarning,
-            stacklevel=2,
-        )
+    _warn_once(f"{reason}; running the plain PyTorch reference instead")
     return False
+
+
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(f"cutlass_ops: {text}", UserWarning, stacklevel=2)
 
 
 def _check_sizes(op: str, m: int, n: int, k: int) -> None:
@@ -126,38 +106,14 @@ def _vector(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else bias.contiguous()
 
 
-def _plan(x: Tensor, name: str, params: Sequence[float], m: int, n: int, k: int) -> list[int]:
-    index = x.get_device()
-    key = (index, name, *params, m, n, k)
-    plan = _plans.get(key)
-    if plan is None:
-        if len(_plans) >= _CACHE_LIMIT:
-            _plans.clear()
-        plan = _plans[key] = list(_query_plan(name, params, m, n, k, sm_count(index)))
-    return plan
-
-
-def _workspace(x: Tensor, elements: int) -> Tensor:
-    """Scratch memory of float32; the empty one, which is the usual one, is allocated once."""
-    if elements > 0:
-        return torch.empty(elements, dtype=torch.float32, device=x.device)
-    index = x.get_device()
-    empty = _no_workspaces.get(index)
-    if empty is None:
-        with torch.inference_mode(False):  # an inference tensor could not be passed on later
-            empty = torch.empty(0, dtype=torch.float32, device=x.device)
-        _no_workspaces[index] = empty
-    return empty
-
-
 def _run_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: list[float], out: Tensor
 ) -> None:
     """One fused GEMM on two-dimensional operands, into ``out``, which is not empty."""
     m, k = x.shape
     n = weight.shape[0]
-    plan = _plan(x, name, params, m, n, k)
-    workspace = _workspace(x, plan[2])
+    plan = plans.linear_plan(x, name, params, m, n, k)
+    workspace = plans.workspace(x, plan[2])
     _linear_epilogue_native(x, weight, bias, name, params, plan, workspace, out)
 
 
@@ -170,15 +126,19 @@ def linear_epilogue(
     _check_operands(op, x, weight, bias)
     n, k = weight.shape
     row.check(n, params)
-    if not _native(op, x, weight, bias) or n == 0:
+    native = _native(op, x, weight, bias) and n > 0
+    if native and not plans.has_epilogue(name):
+        _warn_once(f"no kernel is built for the epilogue {name!r}; running its reference instead")
+        native = False
+    if not native:
         return row.reference(reference.linear(x, weight, bias), params).contiguous()
     lead = x.shape[:-1]
+    x = _matrix(x)
+    m = x.shape[0]
+    _check_sizes(op, m, n, k)
     shape = lead if row.columns is None else (*lead, row.columns(n, params))
     out = torch.empty(shape, dtype=torch.float32, device=x.device)
     if out.numel() > 0:
-        x = _matrix(x)
-        m = x.shape[0]
-        _check_sizes(op, m, n, k)
         flat = out.view(m) if row.columns is None else out.view(m, -1)
         _run_linear(x, _matrix(weight), _vector(bias), name, list(params), flat)
     return out
@@ -195,11 +155,12 @@ def linear_gelu_softmax(
     if not _native(op, x, weight, bias):
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
     n, k = weight.shape
-    out = torch.empty((*x.shape[:-1], n), dtype=torch.float32, device=x.device)
+    lead = x.shape[:-1]
+    x = _matrix(x)
+    m = x.shape[0]
+    _check_sizes(op, m, n, k)
+    out = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
     if out.numel() > 0:
-        x = _matrix(x)
-        m = x.shape[0]
-        _check_sizes(op, m, n, k)
         flat = out if out.dim() == 2 else out.view(m, n)
         _run_linear(x, _matrix(weight), _vector(bias), gelu_name(approximate), [], flat)
         _row_softmax_native(flat, None, "identity", flat)
@@ -229,12 +190,13 @@ def linear_avgpool_gelu_scale_max(
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         ).contiguous()
-    out = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
-    if out.numel() == 0:
-        return out
+    lead = x.shape[:-1]
     x = _matrix(x)
     m = x.shape[0]
     _check_sizes(op, m, n, k)
+    out = torch.empty(lead, dtype=torch.float32, device=x.device)
+    if m == 0:
+        return out
     flat = out.view(m)
     weight = _matrix(weight)
     bias = _vector(bias)
@@ -245,7 +207,7 @@ def linear_avgpool_gelu_scale_max(
         weight = weight.narrow(0, 0, n)
         bias = None if bias is None else bias.narrow(0, 0, n)
     params = [float(kernel_size), scale]
-    if kernel_size == 1 or not _choose_folding(x, m, n, k, kernel_size):
+    if kernel_size == 1 or not plans.choose_folding(x, m, n, k, kernel_size):
         _run_linear(x, weight, bias, name, params, flat)
         return out
     folded = _fold(weight, kernel_size)
@@ -256,17 +218,6 @@ def linear_avgpool_gelu_scale_max(
     # caller's packed weights hold the means only, so there that correction cannot be made.
     _refine_nonfinite_native(x, weight, bias, name, params, flat)
     return out
-
-
-def _choose_folding(x: Tensor, m: int, n: int, k: int, kernel_size: int) -> bool:
-    index = x.get_device()
-    key = (index, m, n, k, kernel_size)
-    folding = _foldings.get(key)
-    if folding is None:
-        if len(_foldings) >= _CACHE_LIMIT:
-            _foldings.clear()
-        folding = _foldings[key] = _query_folding(m, n, k, kernel_size, sm_count(index))
-    return folding
 
 
 def _fold(weight: Tensor, kernel_size: int) -> Tensor:
@@ -310,12 +261,13 @@ def softmax(z: Tensor) -> Tensor:
 
 
 def _row_softmax(op: str, z: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    out = torch.empty(z.shape, dtype=torch.float32, device=z.device)
+    shape = z.shape
     if bias is not None:
-        _check_bias(op, bias, z.shape[-1])
+        _check_bias(op, bias, shape[-1])
+    z = _matrix(z)
+    _check_sizes(op, z.shape[0], z.shape[1], 1)
+    out = torch.empty(shape, dtype=torch.float32, device=z.device)
     if out.numel() > 0:
-        z = _matrix(z)
-        _check_sizes(op, z.shape[0], z.shape[1], 1)
         _row_softmax_native(z, _vector(bias), activation, out.view(z.shape))
     return out
 
@@ -331,24 +283,14 @@ def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: st
         return out.contiguous()
     if bias is not None:
         _check_bias(op, bias, n)
-    out = torch.empty(z.shape[:-1], dtype=torch.float32, device=z.device)
-    if out.numel() > 0:
-        z = _matrix(z)
-        m = z.shape[0]
-        _check_sizes(op, m, n, 1)
+    lead = z.shape[:-1]
+    z = _matrix(z)
+    m = z.shape[0]
+    _check_sizes(op, m, n, 1)
+    out = torch.empty(lead, dtype=torch.float32, device=z.device)
+    if m > 0:
         name = pooled_name(approximate)
         params = [1.0, scale]
-        elements = _workspace_elements(name, params, m, n)
-        workspace = _workspace(z, elements)
+        workspace = plans.workspace(z, plans.matrix_workspace(name, params, m, n))
         _matrix_epilogue_native(z, _vector(bias), name, params, workspace, out.view(m))
     return out
-
-
-def _workspace_elements(name: str, params: list[float], m: int, n: int) -> int:
-    key = (name, *params, m, n)
-    elements = _workspaces.get(key)
-    if elements is None:
-        if len(_workspaces) >= _CACHE_LIMIT:
-            _workspaces.clear()
-        elements = _workspaces[key] = _query_workspace(name, params, m, n)
-    return elements

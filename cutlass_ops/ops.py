@@ -164,7 +164,6 @@ _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
 }
 
 
-
 def _below_autograd(implementation: _Op) -> _Op:
     """Keep autograd out of an implementation: called with inputs that require grad, the reference
     would otherwise record its own graph, which the CUDA kernels cannot, and each native op would

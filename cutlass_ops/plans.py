@@ -1,0 +1,97 @@
+"""What the binary answers about shapes, remembered: plans, folding, workspaces.
+
+An answer depends on shapes and on the device's number of multiprocessors only, so it is kept per
+device and shape. Each memory is cleared when it is full: a workload with ever new shapes must not
+grow without bound, and asking again costs microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import schemas
+
+_ops = torch.ops.cutlass_ops
+_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
+_query_plan = _ops._plan.default
+_query_workspace = _ops._matrix_workspace.default
+_query_folding = _ops._choose_folding.default
+_query_build_info = _ops._build_info.default
+
+_LIMIT = 4096
+_plans: dict[tuple[object, ...], list[int]] = {}
+_workspaces: dict[tuple[object, ...], int] = {}
+_foldings: dict[tuple[object, ...], bool] = {}
+_sm_counts: dict[int, int] = {}
+_empty: dict[int, Tensor] = {}
+_epilogues: set[str] = set()
+
+
+def sm_count(device_index: int) -> int:
+    """Number of multiprocessors of a CUDA device."""
+    count = _sm_counts.get(device_index)
+    if count is None:
+        count = torch.cuda.get_device_properties(device_index).multi_processor_count
+        _sm_counts[device_index] = count
+    return count
+
+
+def has_epilogue(name: str) -> bool:
+    """Whether kernels are registered under this name. A library loaded later may add some, so only
+    a yes is remembered."""
+    if name in _epilogues:
+        return True
+    _epilogues.update(json.loads(_query_build_info())["epilogues"])
+    return name in _epilogues
+
+
+def linear_plan(x: Tensor, name: str, params: Sequence[float], m: int, n: int, k: int) -> list[int]:
+    """The plan for a fused GEMM on the device of x; its [2] is the workspace in float32."""
+    index = x.get_device()
+    key = (index, name, *params, m, n, k)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= _LIMIT:
+            _plans.clear()
+        plan = _plans[key] = list(_query_plan(name, params, m, n, k, sm_count(index)))
+    return plan
+
+
+def choose_folding(x: Tensor, m: int, n: int, k: int, kernel_size: int) -> bool:
+    """Whether to fold the weights first (True) or to pool in the epilogue (False)."""
+    index = x.get_device()
+    key = (index, m, n, k, kernel_size)
+    folding = _foldings.get(key)
+    if folding is None:
+        if len(_foldings) >= _LIMIT:
+            _foldings.clear()
+        folding = _foldings[key] = _query_folding(m, n, k, kernel_size, sm_count(index))
+    return folding
+
+
+def matrix_workspace(name: str, params: Sequence[float], m: int, n: int) -> int:
+    """Float32 elements of workspace for an epilogue on a matrix that is already there."""
+    key = (name, *params, m, n)
+    elements = _workspaces.get(key)
+    if elements is None:
+        if len(_workspaces) >= _LIMIT:
+            _workspaces.clear()
+        elements = _workspaces[key] = _query_workspace(name, params, m, n)
+    return elements
+
+
+def workspace(x: Tensor, elements: int) -> Tensor:
+    """Scratch memory of float32 on the device of x; the empty one, the usual one, is kept."""
+    if elements > 0:
+        return torch.empty(elements, dtype=torch.float32, device=x.device)
+    index = x.get_device()
+    empty = _empty.get(index)
+    if empty is None:
+        with torch.inference_mode(False):  # an inference tensor could not be passed on later
+            empty = torch.empty(0, dtype=torch.float32, device=x.device)
+        _empty[index] = empty
+    return empty
