@@ -1,0 +1,183 @@
+"""show_config and explain tell the truth; the package without its binary; devices and builds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from programs import run_python
+
+import cutlass_ops
+from cutlass_ops import _library
+
+OPS = ("linear_gelu_softmax", "linear_avgpool_gelu_scale_max")
+PACKAGE = Path(cutlass_ops.__file__).parent
+
+
+def test_show_config_tells_versions_and_build() -> None:
+    text = cutlass_ops.show_config()
+    assert torch.__version__ in text
+    assert sys.version.split()[0] in text
+    if _library.loaded():
+        info = _library.build_info()
+        assert info["cutlass"] in text
+        assert info["nvcc"] in text
+        assert all(arch in text for arch in info["architectures"])
+        assert _library.load_error() is None
+    else:
+        assert str(_library.load_error()) in text
+        assert _library.build_info() == {}
+
+
+def test_show_config_tells_the_devices() -> None:
+    text = cutlass_ops.show_config()
+    if not torch.cuda.is_available():
+        assert "no CUDA device is visible" in text or "built without CUDA" in text
+        return
+    for index in range(torch.cuda.device_count()):
+        capability = ".".join(map(str, torch.cuda.get_device_capability(index)))
+        assert torch.cuda.get_device_name(index) in text
+        assert capability in text
+        reason = _library.unsupported_reason(torch.device("cuda", index))
+        assert (reason or "native kernels run") in text
+
+
+def test_show_config_tells_the_precision() -> None:
+    with cutlass_ops.float32_precision("fp16x3"):
+        assert "fp16x3 is the default" in cutlass_ops.show_config()
+    assert "ieee is the default" in cutlass_ops.show_config()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_explain_names_the_kernel_that_the_plan_names(op: str) -> None:
+    text = cutlass_ops.explain(op, (64, 512, 256))
+    assert op in text
+    assert all(f"={size}" in text for size in (64, 512, 256))
+    if not torch.cuda.is_available():
+        assert "reference would run" in text
+    if _library.loaded():
+        name = "gelu" if op == "linear_gelu_softmax" else "avgpool_gelu_scale_max"
+        params = [] if op == "linear_gelu_softmax" else [1.0, 1.0]
+        sms = 132
+        if torch.cuda.is_available():
+            sms = torch.cuda.get_device_properties(0).multi_processor_count
+        plan = torch.ops.cutlass_ops._plan(name, params, 64, 512, 256, sms)
+        assert torch.ops.cutlass_ops._describe_plan(plan) in text
+
+
+@pytest.mark.skipif(not _library.loaded(), reason="plans need the binary")
+def test_explain_tells_folding_and_packing() -> None:
+    op = "linear_avgpool_gelu_scale_max"
+    folded = cutlass_ops.explain(op, (1024, 8192, 8192), kernel_size=16)
+    packed = cutlass_ops.explain(op, (1024, 8192, 8192), kernel_size=16, packed=True)
+    pooled = cutlass_ops.explain(op, (1, 8192, 8192), kernel_size=16)
+    assert "fold" in folded
+    assert "512" in folded
+    assert "packed" in packed
+    assert "fold" not in pooled
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 8), (8, 1, 8), (8, 8, 0), (2**20, 2**20, 1)])
+@pytest.mark.parametrize("op", OPS)
+def test_explain_of_odd_shapes(op: str, shape: tuple[int, int, int]) -> None:
+    assert op in cutlass_ops.explain(op, shape)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (("softmax", (1, 1, 1)), {}),
+        (("linear_gelu_softmax", (-1, 1, 1)), {}),
+        (("linear_gelu_softmax", (1, 1, 1)), {"precision": "tf32"}),
+        (("linear_gelu_softmax", (1, 1, 1)), {"kernel_size": 2}),
+        (("linear_avgpool_gelu_scale_max", (1, 4, 1)), {"kernel_size": 5}),
+        (("linear_avgpool_gelu_scale_max", (1, 4, 1)), {"approximate": "relu"}),
+    ],
+)
+def test_explain_refuses_nonsense(arguments: tuple, options: dict) -> None:
+    with pytest.raises(ValueError, match="explain"):
+        cutlass_ops.explain(*arguments, **options)
+
+
+CAPABILITIES = [
+    (["80", "86", "89", "90a"], (9, 0), True),
+    (["80", "86", "89", "90a"], (8, 0), True),
+    (["80"], (8, 6), True),  # code for 8.0 runs on later minors
+    (["86"], (8, 0), False),
+    (["90a"], (9, 0), True),
+    (["90a"], (10, 0), False),  # arch-specific code runs on that very capability
+    (["80", "90a"], (12, 0), False),
+    (["80", "90+PTX"], (12, 0), True),
+    (["80+PTX", "90a"], (10, 3), True),
+    (["80", "90a"], (7, 5), False),
+]
+
+
+@pytest.mark.skipif(not _library.loaded(), reason="without a binary that is the reason")
+@pytest.mark.parametrize(("built", "capability", "runs"), CAPABILITIES)
+def test_which_capability_runs_which_build(
+    built: list[str], capability: tuple[int, int], runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA/cutlass#1728, PointRCNN#128: a build for another architecture must be told at once,
+    with the capability and the built list."""
+    monkeypatch.setattr(_library, "build_info", lambda: {"architectures": built})
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Some GPU")
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    reason = _library.unsupported_reason.__wrapped__(torch.device("cuda", 0))
+    assert (reason is None) == runs
+    if reason is not None:
+        assert ".".join(map(str, capability)) in reason
+        assert all(architecture in reason for architecture in built)
+
+
+USE = """
+import torch, cutlass_ops
+print(cutlass_ops.__file__)
+x, w = torch.randn(5, 8), torch.randn(6, 8)
+y = cutlass_ops.linear_gelu_softmax(x, w)
+assert torch.allclose(y, torch.softmax(torch.nn.functional.gelu(x @ w.t()), -1), atol=1e-6)
+cutlass_ops.linear_avgpool_gelu_scale_max(x, w, kernel_size=2).sum()
+print(cutlass_ops.show_config())
+"""
+
+
+@pytest.mark.parametrize("binary", [None, b"", b"not an ELF file at all"])
+def test_without_a_usable_binary_the_reference_runs(binary: bytes | None, tmp_path: Path) -> None:
+    """An install without nvcc, or a binary damaged or for another platform: told, not fatal."""
+    copied = tmp_path / "cutlass_ops"
+    shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    if binary is not None:
+        (copied / "_C.abi3.so").write_bytes(binary)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = run_python("-c", USE, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(copied) in done.stdout
+    assert "none loaded" in done.stdout
+
+
+def test_importing_twice_and_reloading_registers_once() -> None:
+    """A second definition of the namespace in C++ would end the process."""
+    done = run_python(
+        "-c",
+        "import importlib, torch, cutlass_ops\n"
+        "path = cutlass_ops._library.binary_path()\n"
+        "if path is not None: torch.ops.load_library(str(path))\n"
+        "importlib.reload(cutlass_ops.config)\n"
+        "print(cutlass_ops.linear_gelu_softmax(torch.ones(1, 1), torch.ones(1, 1)).item())",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "1.0"
+
+
+def test_importing_does_not_start_cuda() -> None:
+    """A fork after the import must still be able to use CUDA, as in a data loader."""
+    done = run_python(
+        "-c",
+        "import torch, cutlass_ops; cutlass_ops.show_config; print(torch.cuda.is_initialized())",
+    )
+    assert done.stdout.strip() == "False", done.stderr
