@@ -43,7 +43,8 @@ def call(x, w, b):
         cutlass_ops.gelu_scale_max(x),
     )
 
-x, w, b = torch.zeros({m}, 96, device="cuda"), torch.randn(200, 96, device="cuda"), torch.randn(200, device="cuda")
+torch.set_default_device("cuda")
+x, w, b = torch.zeros({m}, 96), torch.randn(200, 96), torch.randn(200)
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     captured = call(x, w, b)
