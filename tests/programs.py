@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import cutlass_ops
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
 UNDER_TEST = Path(cutlass_ops.__file__).parent.parent
 
 
@@ -32,3 +34,32 @@ def run_python(
         timeout=400,
         check=False,
     )
+
+
+def load_toolchain() -> ModuleType:
+    """buildtools/toolchain.py, without the repository root on sys.path."""
+    path = ROOT / "buildtools" / "toolchain.py"
+    spec = importlib.util.spec_from_file_location("toolchain", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["toolchain"] = module  # its dataclass looks itself up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def nvcc() -> Path:
+    """The compiler that the build would take; the test is skipped where there is none."""
+    found: Path | None = load_toolchain().find_nvcc()
+    if found is None:
+        pytest.skip("no nvcc")
+    return found
+
+
+def cutlass_include() -> Path:
+    """The CUTLASS headers that the build would take; the test is skipped where there are none."""
+    try:
+        include: Path = load_toolchain().cutlass_include()[0]
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    return include

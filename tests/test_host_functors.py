@@ -6,22 +6,19 @@ The GPU runs the same code through its adapters; here every value can be looked 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import ROOT, cutlass_include, nvcc
 from torch.nn import functional as F
 
-ROOT = Path(__file__).parents[1]
 SOURCES = Path(__file__).parent / "cpp"
 
 # The order of kRunners in host_functors.cpp.
@@ -41,18 +38,6 @@ def compile_library(command: list[str], source: str, output: Path) -> ctypes.CDL
     return ctypes.CDLL(str(output))
 
 
-def load_toolchain() -> ModuleType:
-    """buildtools/toolchain.py, without the repository root on sys.path."""
-    path = ROOT / "buildtools" / "toolchain.py"
-    spec = importlib.util.spec_from_file_location("toolchain", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["toolchain"] = module  # its dataclass looks itself up there
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     compiler = shutil.which("c++") or shutil.which("g++")
@@ -68,17 +53,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(scope="session")
 def staging(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    toolchain = load_toolchain()
-    nvcc = toolchain.find_nvcc()
-    if nvcc is None:
-        pytest.skip("no nvcc")
-    try:
-        cutlass, _ = toolchain.cutlass_include()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    flags = ["-std=c++17", "-arch=sm_80", "-Xcompiler=-fPIC", "-isystem", str(cutlass)]
+    flags = ["-std=c++17", "-arch=sm_80", "-Xcompiler=-fPIC", "-isystem", str(cutlass_include())]
     output = tmp_path_factory.mktemp("staging") / "simt_staging.so"
-    return compile_library([str(nvcc), *flags], "simt_staging.cu", output)
+    return compile_library([str(nvcc()), *flags], "simt_staging.cu", output)
 
 
 def pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:
