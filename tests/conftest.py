@@ -8,8 +8,11 @@ compute-sanitizer.
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -55,33 +58,40 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    marker = item.get_closest_marker("large")
-    if marker is None:
-        return
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU with much memory, and there is no CUDA device")
-    needed, free = marker.args[0], torch.cuda.mem_get_info()[0] / 2**30
-    if free < needed:
-        pytest.skip(f"needs {needed} GiB of free GPU memory, {free:.0f} GiB are free")
-
-
-def cuda_or_skip() -> str:
-    if not torch.cuda.is_available():
+    """Skips for what the machine lacks: here, so that the summary has one line for each reason."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    wants_gpu = item.get_closest_marker("large") or "cuda" in getattr(item, "fixturenames", ())
+    if (wants_gpu or parameters.get("device") == "cuda") and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    return "cuda"
 
 
 @pytest.fixture(scope="session", params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> str:
-    """Skipped here and not by a mark, so that the summary has one line for all of "no CUDA
-    device"."""
-    return "cpu" if request.param == "cpu" else cuda_or_skip()
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def cuda() -> str:
     """For tests that only make sense on a GPU."""
-    return cuda_or_skip()
+    return "cuda"
+
+
+@pytest.fixture(autouse=True)
+def _one_large_test_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Test processes share the GPU; its memory is asked for only while no other large test runs."""
+    marker = request.node.get_closest_marker("large")
+    if marker is None:
+        yield
+        return
+    with open(os.path.join(tempfile.gettempdir(), "cutlass_ops_large_test.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        torch.cuda.empty_cache()
+        needed, free = marker.args[0], torch.cuda.mem_get_info()[0] / 2**30
+        if free < needed:
+            pytest.skip(f"needs {needed} GiB of free GPU memory, {free:.0f} GiB are free")
+        yield
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -151,7 +152,8 @@ def test_memory_is_flat_over_a_thousand_shapes_and_eight_streams(cuda: str) -> N
     allocated, foreign = torch.cuda.memory_allocated(), foreign_memory()
     run(1000)
     assert torch.cuda.memory_allocated() == allocated
-    assert foreign_memory() - foreign < 2**25
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # other processes use the device's memory too
+        assert foreign_memory() - foreign < 2**25
 
 
 def test_caches_of_plans_are_bounded(cuda: str) -> None:

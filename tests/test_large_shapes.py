@@ -35,7 +35,7 @@ def test_eight_million_rows(op: Fused, cuda: str) -> None:
     op.judge(op.call(x, weight, bias), x, weight, bias)
 
 
-@pytest.mark.large(20)
+@pytest.mark.large(4)
 @pytest.mark.parametrize("op", [pool_max_op(1), pool_max_op(16, -1.0), softmax_op()], ids=repr)
 def test_more_column_tiles_than_grid_y_holds(op: Fused, cuda: str) -> None:
     """ml-explore/mlx#2267: N / tile above 65 535, for tiles up to 256 columns wide."""
@@ -45,7 +45,7 @@ def test_more_column_tiles_than_grid_y_holds(op: Fused, cuda: str) -> None:
     op.judge(op.call(x, weight, bias), x, weight, bias)
 
 
-@pytest.mark.large(8)
+@pytest.mark.large(4)
 def test_matrix_of_more_than_two_to_the_31_that_is_never_stored(cuda: str) -> None:
     """NVIDIA/cutlass PR#3307, #3269: 49152 x 65536 overflowed a packed int32 stride.
 
@@ -61,7 +61,7 @@ def test_matrix_of_more_than_two_to_the_31_that_is_never_stored(cuda: str) -> No
     judge_rows(op, y, x, weight, bias)
 
 
-@pytest.mark.large(8)
+@pytest.mark.large(4)
 def test_pooled_epilogue_past_two_to_the_31(cuda: str) -> None:
     """As above with no pooling, so that nothing can be folded away."""
     op = pool_max_op(1)
@@ -80,7 +80,7 @@ def test_softmax_of_more_than_two_to_the_31_elements(cuda: str) -> None:
     assert (sums - 1).abs().max() <= 1e-5
 
 
-@pytest.mark.large(60)
+@pytest.mark.large(24)
 def test_a_billion_short_rows(cuda: str) -> None:
     """pytorch#52715: 1.1e9 x 2. Every row sums to 1, and the last thousand are right."""
     op = softmax_op()
@@ -91,7 +91,7 @@ def test_a_billion_short_rows(cuda: str) -> None:
         assert (rows[:, 0] + rows[:, 1] - 1).abs().max() <= 1e-5
 
 
-@pytest.mark.large(40)
+@pytest.mark.large(16)
 def test_weight_of_more_than_two_to_the_31_elements(cuda: str) -> None:
     """Row n of W starts at n * K, past 2^31: the offset needs 64 bits."""
     n, k = 4_000_037, 600
