@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import autograd, schemas
+from . import autograd, reference, schemas
 from . import precision as _precision
 from .packing import PackedLinear, check_pack_use
 from .validation import (
@@ -51,6 +51,16 @@ def _needs_grad(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = N
     if bias is not None and bias.requires_grad:
         return True
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def _transform_in_trace() -> bool:
+    """Whether torch.compile is tracing the inside of torch.func.grad, vmap or the like.
+
+    Dynamo does not see that a tensor requires grad in there, so it would trace an autograd function
+    without its backward, and the gradient would silently be zero. The plain PyTorch reference
+    takes over, which differentiates by itself.
+    """
+    return torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _matrix(x: Tensor) -> Tensor:
@@ -116,6 +126,8 @@ def _linear_gelu_softmax(
     if not _needs_grad(x, weight, bias):
         out: Tensor = _op_linear_gelu_softmax(x, weight, bias, approximate, mode)
         return out
+    if _transform_in_trace():
+        return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
     z = autograd.linear(_matrix(x), weight, bias)
     y = autograd.gelu_softmax(z, None, approximate)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
@@ -187,13 +199,17 @@ def _linear_avgpool_gelu_scale_max(
         kernel_size = 1
     check_linear(op, x, weight, bias)
     check_columns(op, weight.shape[0])
-    check_kernel_size(op, kernel_size, weight.shape[0])
+    kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
     mode = _mode(op, x, precision)
     if not _needs_grad(x, weight, bias):
         out: Tensor = _op_linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size, scale, approximate, mode
         )
         return out
+    if _transform_in_trace():
+        return reference.linear_avgpool_gelu_scale_max(
+            x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
+        )
     y = autograd.linear_avgpool_gelu_scale_max(
         _matrix(x), weight, bias, kernel_size, scale, approximate, mode
     )
@@ -224,6 +240,8 @@ def _gelu_softmax(op: str, z: Tensor, bias: Tensor | None, approximate: str) -> 
     if not _needs_grad(z, bias):
         out: Tensor = _op_gelu_softmax(z, bias, approximate)
         return out
+    if _transform_in_trace():
+        return reference.gelu_softmax(z, bias, approximate=approximate)
     y = autograd.gelu_softmax(_matrix(z), bias, approximate)
     return y if z.dim() == 2 else y.view(z.shape)
 
@@ -259,6 +277,8 @@ def _gelu_scale_max(
     if not _needs_grad(z, bias):
         out: Tensor = _op_gelu_scale_max(z, bias, scale, approximate)
         return out
+    if _transform_in_trace():
+        return reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate)
     y = autograd.gelu_scale_max(_matrix(z), bias, scale, approximate)
     return y if z.dim() == 2 else y.view(z.shape[:-1])
 
@@ -277,6 +297,8 @@ def _softmax(op: str, z: Tensor) -> Tensor:
     if not _needs_grad(z):
         out: Tensor = _op_softmax(z)
         return out
+    if _transform_in_trace():
+        return reference.softmax(z)
     y = autograd.softmax(_matrix(z))
     return y if z.dim() == 2 else y.view(z.shape)
 
@@ -315,6 +337,8 @@ def _fold_linear(
 
 def _fold(rows: Tensor, kernel_size: int) -> Tensor:
     if _needs_grad(rows):
+        if _transform_in_trace():
+            return reference.fold_rows(rows, kernel_size)
         return autograd.fold_rows(rows, kernel_size)
     out: Tensor = _op_fold_rows(rows, kernel_size)
     return out

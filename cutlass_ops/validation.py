@@ -126,8 +126,9 @@ def check_approximate(op: str, approximate: str) -> None:
         raise ValueError(f"{op}: approximate must be 'none' or 'tanh', got {approximate!r}")
 
 
-def check_kernel_size(op: str, kernel_size: object, columns: int) -> None:
-    """Raise TypeError unless an int (bool is not), ValueError unless ``1 <= k <= columns``."""
+def check_kernel_size(op: str, kernel_size: int | None, columns: int) -> int:
+    """Return ``kernel_size``, checked: TypeError unless it is an int (a bool is none), ValueError
+    unless ``1 <= kernel_size <= columns``."""
     if kernel_size is None:
         raise TypeError(f"{op}: kernel_size is required unless weight is a PackedLinear")
     if isinstance(kernel_size, bool) or not isinstance(kernel_size, (int, torch.SymInt)):
@@ -137,6 +138,7 @@ def check_kernel_size(op: str, kernel_size: object, columns: int) -> None:
             f"{op}: kernel_size must be between 1 and N, "
             f"got kernel_size {kernel_size} for N = {columns}"
         )
+    return kernel_size
 
 
 def check_columns(op: str, columns: int) -> None:
