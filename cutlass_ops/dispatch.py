@@ -27,7 +27,8 @@ _fold_rows_native = _ops._fold_rows.default
 _refine_nonfinite_native = _ops._refine_nonfinite.default
 
 # Kernels index rows, columns and depth with 32-bit integers and offsets with 64-bit ones.
-SIZE_LIMIT = 2**31 - 1
+# A tile that sticks out of the problem must not overflow its index: hence the 1024 to spare.
+SIZE_LIMIT = 2**31 - 1 - 1024
 _warned: set[str] = set()
 
 
@@ -65,7 +66,7 @@ def _warn_once(text: str) -> None:
 def _check_sizes(op: str, m: int, n: int, k: int) -> None:
     if m > SIZE_LIMIT or n > SIZE_LIMIT or k > SIZE_LIMIT:
         raise ValueError(
-            f"{op}: rows, columns and depth are limited to 2^31 - 1 = {SIZE_LIMIT} each on CUDA, "
+            f"{op}: rows, columns and depth are limited to {SIZE_LIMIT} each on CUDA, "
             f"got {m} rows, {n} columns and depth {k}"
         )
 
