@@ -213,6 +213,22 @@ def test_vmap_inside_the_graph(op: Fused, device: str) -> None:
 
 
 @every_op
+@pytest.mark.parametrize("batched", [False, True])
+def test_gradient_transforms_inside_the_graph(op: Fused, batched: bool, device: str) -> None:
+    """torch.func.grad, and vmap of it, traced: a backward that tracing drops would be zeros."""
+    x, weight, bias = linear_like(6, 32, 24, device)
+
+    def loss(weight: Tensor, row: Tensor) -> Tensor:
+        return op.call(row, weight, bias).square().sum()
+
+    gradient = torch.func.grad(loss)
+    function = torch.func.vmap(gradient, (None, 0)) if batched else gradient
+    expected = function(weight, x)
+    assert expected.any()
+    torch.testing.assert_close(compiled(function)(weight, x), expected, rtol=1e-4, atol=1e-6)
+
+
+@every_op
 def test_code_generation(op: Fused, device: str) -> None:
     """The default backend, with something to fuse on both sides of the op."""
     if device == "cpu" and not shutil.which("c++") and not shutil.which("g++"):
