@@ -27,8 +27,8 @@ class NinjaBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         output = Path(self.get_ext_fullpath(ext.name)).absolute()
-        # Not build_temp, which an editable install puts into a temporary folder: everything would be
-        # compiled again each time.
+        # Not build_temp, which an editable install puts into a temporary folder: everything would
+        # be compiled again each time.
         work = (Path("build") / "ninja").absolute()
         work.mkdir(parents=True, exist_ok=True)
         output.parent.mkdir(parents=True, exist_ok=True)
