@@ -42,8 +42,8 @@ def _gelu_derivative_times(h: Tensor, factor: Tensor, approximate: str) -> Tenso
     """
     if torch.is_grad_enabled() or approximate != "none":
         return gelu_derivative(h, approximate) * factor
-    derivative = (h * -reference.SQRT_HALF).erfc_().mul_(0.5)
-    density = (h * h).mul_(-0.5).exp_().mul_(reference.INV_SQRT_2PI).mul_(h)
+    derivative = (h * -0.7071067811865476).erfc_().mul_(0.5)
+    density = (h * h).mul_(-0.5).exp_().mul_(0.3989422804014327).mul_(h)
     return factor.mul_(derivative.add_(density))  # factor alone may carry a vmap dimension
 
 

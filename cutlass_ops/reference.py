@@ -7,22 +7,26 @@ in the dtype of its inputs and does no validation beyond what the maths needs; t
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SQRT_HALF = math.sqrt(0.5)
-INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
-_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
-_CUBIC = 0.044715
-# Beyond this |z| the tanh form has long saturated, in float64 too; the cube would overflow later.
-_SATURATED = 40.0
+# The constants of GELU stand as literals in the functions: torch.compile(dynamic=True) makes graph
+# inputs of global floats, and dynamo fails on those in the second autograd function of a graph.
 
 
 def _gelu_unknown(approximate: str) -> ValueError:
     return ValueError(f"approximate must be 'none' or 'tanh', got {approximate!r}")
+
+
+def _unsaturated(z: Tensor) -> Tensor:
+    """Beyond 40 the tanh form has long saturated, in float64 too; the cube would overflow later."""
+    return z.clamp(-40.0, 40.0)
+
+
+def _twice_u(c: Tensor) -> Tensor:
+    """``2 sqrt(2 / pi) (c + 0.044715 c^3)``."""
+    return 1.5957691216057308 * (c + 0.044715 * c * c * c)
 
 
 def gelu(z: Tensor, approximate: str = "none") -> Tensor:
@@ -37,10 +41,9 @@ def gelu(z: Tensor, approximate: str = "none") -> Tensor:
         approximate: ``"none"`` or ``"tanh"``; anything else raises ValueError.
     """
     if approximate == "none":
-        return 0.5 * z * torch.erfc(z * -SQRT_HALF)
+        return 0.5 * z * torch.erfc(z * -0.7071067811865476)
     if approximate == "tanh":
-        c = z.clamp(-_SATURATED, _SATURATED)
-        return z * torch.sigmoid((2.0 * _SQRT_2_OVER_PI) * (c + _CUBIC * c * c * c))
+        return z * torch.sigmoid(_twice_u(_unsaturated(z)))
     raise _gelu_unknown(approximate)
 
 
@@ -51,11 +54,12 @@ def gelu_derivative(z: Tensor, approximate: str = "none") -> Tensor:
     ``"tanh"``: ``s + 2 z s (1 - s) du/dz`` with ``s = sigmoid(2 u)``; ``1 - s = sigmoid(-2 u)``.
     """
     if approximate == "none":
-        return 0.5 * torch.erfc(z * -SQRT_HALF) + z * (torch.exp(-0.5 * z * z) * INV_SQRT_2PI)
+        density = torch.exp(-0.5 * z * z) * 0.3989422804014327
+        return 0.5 * torch.erfc(z * -0.7071067811865476) + z * density
     if approximate == "tanh":
-        c = z.clamp(-_SATURATED, _SATURATED)
-        v = (2.0 * _SQRT_2_OVER_PI) * (c + _CUBIC * c * c * c)
-        dv = (2.0 * _SQRT_2_OVER_PI) * (1.0 + (3.0 * _CUBIC) * c * c)
+        c = _unsaturated(z)
+        v = _twice_u(c)
+        dv = 1.5957691216057308 * (1.0 + (3.0 * 0.044715) * c * c)
         s = torch.sigmoid(v)
         return s + z * (s * torch.sigmoid(-v) * dv)
     raise _gelu_unknown(approximate)

@@ -99,6 +99,21 @@ def test_gradients(op: Fused, bias: bool, device: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
+@every_op
+def test_one_op_twice_in_a_graph(op: Fused, device: str) -> None:
+    """Two layers of a model. With dynamic=True dynamo makes graph inputs of global floats, and
+    failed on those of the second backward that it traced."""
+    operands = linear_like(12, 32, 24, device, requires_grad=True)
+
+    def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return op.call(x, weight, bias).sum() + op.call(2 * x, weight, bias).square().sum()
+
+    grads = torch.autograd.grad(compiled(function, dynamic=True)(*operands), operands)
+    expected = torch.autograd.grad(function(*operands), operands)
+    for a, b in zip(grads, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
 def test_the_parts(device: str) -> None:
     z = torch.randn(6, 33, device=device)
 
