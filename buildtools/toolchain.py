@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -119,13 +120,13 @@ def torch_directory() -> Path:
 def architectures() -> list[Architecture]:
     """What to build for: CUTLASS_OPS_CUDA_ARCHS (``80;90a``), else TORCH_CUDA_ARCH_LIST
     (``8.0;9.0a+PTX``), else the default.
+
+    TORCH_CUDA_ARCH_LIST is not meant for us alone: containers set it to all that their torch runs
+    on. What is too old there is left out with a note; asked of us by name, it is an error.
     """
-    text = (
-        os.environ.get("CUTLASS_OPS_CUDA_ARCHS")
-        or os.environ.get("TORCH_CUDA_ARCH_LIST")
-        or DEFAULT_ARCHITECTURES
-    )
-    found = []
+    ours = os.environ.get("CUTLASS_OPS_CUDA_ARCHS")
+    text = ours or os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHITECTURES
+    found, too_old = [], []
     for item in re.split(r"[;,\s]+", text.strip()):
         match = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)([af]?)(\+PTX)?", item, re.IGNORECASE)
         if match is None:
@@ -134,8 +135,14 @@ def architectures() -> list[Architecture]:
             )
         major, minor, suffix, ptx = match.groups()
         if int(major) < 8:
-            raise RuntimeError(
-                f"architecture {item!r}: cutlass_ops needs compute capability 8.0 or newer"
-            )
-        found.append(Architecture(f"{major}{minor}{suffix.lower()}", bool(ptx)))
+            too_old.append(item)
+        else:
+            found.append(Architecture(f"{major}{minor}{suffix.lower()}", bool(ptx)))
+    if too_old and (ours or not found):
+        raise RuntimeError(
+            f"architecture {too_old[0]!r}: cutlass_ops needs compute capability 8.0 or newer"
+        )
+    if too_old:
+        left_out = ", ".join(too_old)
+        print(f"cutlass_ops: no kernels for {left_out}: older than 8.0", file=sys.stderr)
     return found
