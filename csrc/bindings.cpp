@@ -84,7 +84,7 @@ std::vector<std::int64_t> list_of(Plan const& plan) {
 }
 
 PlanRequest request_of(std::string const& name, std::vector<double> const& params, std::int64_t m,
-                       std::int64_t n, std::int64_t k, std::int64_t sm_count) {
+                       std::int64_t n, std::int64_t k, std::int64_t sm_count, std::int64_t folded) {
   EpilogueShape const shape = shape_of(name, params, extent(n));
   return {extent(m),
           extent(n),
@@ -92,7 +92,8 @@ PlanRequest request_of(std::string const& name, std::vector<double> const& param
           shape.window,
           shape.reduces,
           shape.fragment_width,
-          static_cast<int>(sm_count)};
+          static_cast<int>(sm_count),
+          extent(folded)};
 }
 
 // ---- kernels
@@ -168,14 +169,15 @@ void fold_rows(Tensor weight, std::int64_t kernel_size, Tensor out) {
 // -------------------------------------------------------------------------------------------------------
 
 std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m,
-                               std::int64_t n, std::int64_t k, std::int64_t sm_count) {
-  return list_of(choose_plan(request_of(name, params, m, n, k, sm_count)));
+                               std::int64_t n, std::int64_t k, std::int64_t sm_count,
+                               std::int64_t folded) {
+  return list_of(choose_plan(request_of(name, params, m, n, k, sm_count, folded)));
 }
 
 std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params, std::int64_t m,
                                    std::int64_t n, std::int64_t k, std::int64_t sm_count,
                                    std::string kernel, std::int64_t splits) {
-  PlanRequest const request = request_of(name, params, m, n, k, sm_count);
+  PlanRequest const request = request_of(name, params, m, n, k, sm_count, 1);
   for (int index = 0; index < kKernelCount; ++index) {
     if (kernel == kKernels[index].name) {
       bool possible = false;

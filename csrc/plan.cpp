@@ -63,6 +63,24 @@ double partials_ns(PlanRequest const& request, int splits) {
   return 4.0 * request.m * double(request.n) * (2.0 * splits + 1.0) / kBytesPerNs + kLaunchNs;
 }
 
+/// Splits of k without which a SIMT kernel on a folded weight is less accurate than the layer that
+/// it stands for.
+///
+/// The mean of f dot products averages their rounding errors down to 1 / sqrt(f) of one chain's; a
+/// folded weight has one chain alone. The error of a chain of k additions of like signs, the worst
+/// case, is about 0.25 sqrt(k) roundings of 2^-24 (22.8 at k = 8192); s splits divide it by s.
+/// Wanted is the bound of the tests with a tenth to spare: twice the error of the unfolded layer,
+/// measured as 0.77 of the chain's over sqrt(f), plus 4 roundings. The skinny kernel adds up 32
+/// chains as it is.
+int splits_for_accuracy(PlanRequest const& request) {
+  if (request.folded == 1) {
+    return 1;
+  }
+  double const chain = 0.25 * std::sqrt(double(request.k));
+  double const bound = 0.9 * (1.5 * chain / std::sqrt(double(request.folded)) + 4.0);
+  return std::max(1, int(std::ceil(chain / bound)));
+}
+
 }  // namespace
 
 Plan make_plan(PlanRequest const& request, int kernel, int splits, bool* possible) {
@@ -97,9 +115,11 @@ Plan choose_plan(PlanRequest const& request) {
   Plan best;
   best.nanoseconds = INT64_MAX;
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
-    for (int splits = 1; splits <= kMostSplits; ++splits) {
+    bool const simt = kKernels[kernel].family == KernelFamily::kSimt;
+    int const least = simt ? splits_for_accuracy(request) : 1;
+    for (int splits = least; splits <= std::max(kMostSplits, least); ++splits) {
       // A share of k shorter than 64 is all prologue.
-      if (splits > 1 && request.k / splits < 64) {
+      if (splits > least && request.k / splits < 64) {
         break;
       }
       bool possible = false;
@@ -117,8 +137,8 @@ bool choose_folding(int m, int n, int k, int kernel_size, int sm_count) {
     return false;
   }
   int const windows = n / kernel_size;
-  Plan const pooled = choose_plan({m, n, k, kernel_size, true, 1, sm_count});
-  Plan const folded = choose_plan({m, windows, k, 1, true, 1, sm_count});
+  Plan const pooled = choose_plan({m, n, k, kernel_size, true, 1, sm_count, 1});
+  Plan const folded = choose_plan({m, windows, k, 1, true, 1, sm_count, kernel_size});
   double const fold_bytes = 4.0 * double(k) * (double(n) + windows);
   double const fold_ns = fold_bytes / kBytesPerNs * (kReferenceSms / sm_count) + kLaunchNs;
   return double(folded.nanoseconds) + fold_ns < double(pooled.nanoseconds);

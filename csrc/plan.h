@@ -25,6 +25,8 @@ struct PlanRequest {
   bool reduces;
   int fragment_width;
   int sm_count;
+  int folded;  ///< rows of the layer's weight in each row of this one, a mean; 1 where nothing was
+               ///< folded
 };
 
 /// The cheapest plan.

@@ -180,16 +180,18 @@ def _pooled_lines(
     name = pooled_name(approximate)
     windows = n // kernel_size
     if packed and kernel_size > 1:
-        line = _plan_line(name, [1.0, 1.0], m, windows, k, sm_count)
+        line = _plan_line(name, [1.0, 1.0], m, windows, k, sm_count, kernel_size)
         return ["  weights folded when they were packed", line]
     n = windows * kernel_size
     if kernel_size > 1 and _ops._choose_folding(m, n, k, kernel_size, sm_count):
-        line = _plan_line(name, [1.0, 1.0], m, windows, k, sm_count)
+        line = _plan_line(name, [1.0, 1.0], m, windows, k, sm_count, kernel_size)
         return [f"  fold the weights, {n} rows to {windows}", line]
     return [_plan_line(name, [float(kernel_size), 1.0], m, n, k, sm_count)]
 
 
-def _plan_line(name: str, params: list[float], m: int, n: int, k: int, sm_count: int) -> str:
-    plan = _ops._plan(name, params, m, n, k, sm_count)
+def _plan_line(
+    name: str, params: list[float], m: int, n: int, k: int, sm_count: int, folded: int = 1
+) -> str:
+    plan = _ops._plan(name, params, m, n, k, sm_count, folded)
     estimate = plan[3] / 1000.0
     return f"  {name}: {_ops._describe_plan(plan)}; estimated {estimate:.1f} us"

@@ -108,12 +108,19 @@ def _vector(bias: Tensor | None) -> Tensor | None:
 
 
 def _run_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: list[float], out: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    name: str,
+    params: list[float],
+    out: Tensor,
+    folded: int = 1,
 ) -> None:
-    """One fused GEMM on two-dimensional operands, into ``out``, which is not empty."""
+    """One fused GEMM on two-dimensional operands, into ``out``, which is not empty. Each row of the
+    weight is the mean of ``folded`` rows of the layer's."""
     m, k = x.shape
     n = weight.shape[0]
-    plan = plans.linear_plan(x, name, params, m, n, k)
+    plan = plans.linear_plan(x, name, params, m, n, k, folded)
     workspace = plans.workspace(x, plan[2])
     _linear_epilogue_native(x, weight, bias, name, params, plan, workspace, out)
 
@@ -176,9 +183,11 @@ def linear_avgpool_gelu_scale_max(
     scale: float,
     approximate: str,
     precision: str,
+    folded: int = 1,
 ) -> Tensor:
     """CUDA implementation of ``cutlass_ops::linear_avgpool_gelu_scale_max``: the pooling in the
-    epilogue, or a GEMM on folded weights, as the cost model of the binary chooses."""
+    epilogue, or a GEMM on folded weights, as the cost model of the binary chooses. Weights that the
+    caller folded, ``folded`` rows into one, come with ``kernel_size`` 1."""
     op = "linear_avgpool_gelu_scale_max"
     check_native(op, precision)
     _check_operands(op, x, weight, bias)
@@ -209,11 +218,11 @@ def linear_avgpool_gelu_scale_max(
         bias = None if bias is None else bias.narrow(0, 0, n)
     params = [float(kernel_size), scale]
     if kernel_size == 1 or not plans.choose_folding(x, m, n, k, kernel_size):
-        _run_linear(x, weight, bias, name, params, flat)
+        _run_linear(x, weight, bias, name, params, flat, folded)
         return out
-    folded = _fold(weight, kernel_size)
-    folded_bias = None if bias is None else _fold(bias.unsqueeze(1), kernel_size).view(windows)
-    _run_linear(x, folded, folded_bias, name, [1.0, scale], flat)
+    means = _fold(weight, kernel_size)
+    means_bias = None if bias is None else _fold(bias.unsqueeze(1), kernel_size).view(windows)
+    _run_linear(x, means, means_bias, name, [1.0, scale], flat, kernel_size)
     # An infinite x against a window with weights of both signs is NaN by definition, but may be
     # infinite against their mean. Rows that came out infinite are computed again, unfolded. The
     # caller's packed weights hold the means only, so there that correction cannot be made.

@@ -193,9 +193,11 @@ def _linear_avgpool_gelu_scale_max(
 ) -> Tensor:
     check_approximate(op, approximate)
     scale = real_number(op, "scale", scale)
+    folded = 1
     if isinstance(weight, PackedLinear):
         check_pack_use(op, weight, x, bias, kernel_size, precision)
-        bias, precision, weight = weight.bias, weight.precision, weight.weight
+        bias, precision, folded = weight.bias, weight.precision, weight.kernel_size
+        weight = weight.weight
         kernel_size = 1
     check_linear(op, x, weight, bias)
     check_columns(op, weight.shape[0])
@@ -203,7 +205,7 @@ def _linear_avgpool_gelu_scale_max(
     mode = _mode(op, x, precision)
     if not _needs_grad(x, weight, bias):
         out: Tensor = _op_linear_avgpool_gelu_scale_max(
-            x, weight, bias, kernel_size, scale, approximate, mode
+            x, weight, bias, kernel_size, scale, approximate, mode, folded
         )
         return out
     if _transform_in_trace():

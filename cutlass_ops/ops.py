@@ -43,6 +43,7 @@ def linear_avgpool_gelu_scale_max(
     scale: float,
     approximate: str,
     precision: str,
+    folded: int = 1,
 ) -> Tensor:
     check_native("linear_avgpool_gelu_scale_max", precision)
     return reference.linear_avgpool_gelu_scale_max(
@@ -107,6 +108,7 @@ def _fake_linear_avgpool_gelu_scale_max(
     scale: float,
     approximate: str,
     precision: str,
+    folded: int = 1,
 ) -> Tensor:
     _check_fake_linear(x, weight, bias)
     _check_fake_kernel_size(kernel_size, weight.shape[0])

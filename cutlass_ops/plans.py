@@ -49,15 +49,21 @@ def has_epilogue(name: str) -> bool:
     return name in _epilogues
 
 
-def linear_plan(x: Tensor, name: str, params: Sequence[float], m: int, n: int, k: int) -> list[int]:
-    """The plan for a fused GEMM on the device of x; its [2] is the workspace in float32."""
+def linear_plan(
+    x: Tensor, name: str, params: Sequence[float], m: int, n: int, k: int, folded: int = 1
+) -> list[int]:
+    """The plan for a fused GEMM on the device of x; its [2] is the workspace in float32.
+
+    ``folded`` is the number of rows that each row of the weight is the mean of: the plan then keeps
+    its chains of additions short enough to be as accurate as the mean of so many dot products.
+    """
     index = x.get_device()
-    key = (index, name, *params, m, n, k)
+    key = (index, name, *params, m, n, k, folded)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= _LIMIT:
             _plans.clear()
-        plan = _plans[key] = list(_query_plan(name, params, m, n, k, sm_count(index)))
+        plan = _plans[key] = list(_query_plan(name, params, m, n, k, sm_count(index), folded))
     return plan
 
 

@@ -18,7 +18,7 @@ PUBLIC_SCHEMAS = (
     "linear_gelu_softmax(Tensor x, Tensor weight, Tensor? bias, str approximate, str precision)"
     " -> Tensor",
     "linear_avgpool_gelu_scale_max(Tensor x, Tensor weight, Tensor? bias, int kernel_size,"
-    " float scale, str approximate, str precision) -> Tensor",
+    " float scale, str approximate, str precision, int folded=1) -> Tensor",
     "gelu_softmax(Tensor z, Tensor? bias, str approximate) -> Tensor",
     "gelu_scale_max(Tensor z, Tensor? bias, float scale, str approximate) -> Tensor",
     "softmax(Tensor z) -> Tensor",
@@ -41,7 +41,7 @@ NATIVE_SCHEMAS = (
 # Questions to the binary that need no GPU. A plan is opaque but for [2], the number of float32
 # elements of workspace, and [3], the estimated time in nanoseconds.
 QUERY_SCHEMAS = (
-    "_plan(str name, float[] params, int m, int n, int k, int sm_count) -> int[]",
+    "_plan(str name, float[] params, int m, int n, int k, int sm_count, int folded=1) -> int[]",
     "_plan_for(str name, float[] params, int m, int n, int k, int sm_count, str kernel,"
     " int splits) -> int[]",
     "_describe_plan(int[] plan) -> str",
