@@ -3,6 +3,7 @@ written."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -38,14 +39,24 @@ def doubles(
     return [t.to(device).requires_grad_() for t in tensors]
 
 
+def well_posed(case: Case) -> Case:
+    """Ties and a softmax that is saturated leave gradients which float32 does not determine: what
+    remains of g - sum(g * y) there is rounding."""
+    changes: dict[str, object] = {}
+    if case.values in ("equal", "columns", "normal"):
+        changes["values"] = "uniform"
+    if case.bias == "large":
+        changes["bias"] = "normal"
+    if case.scale == 0:
+        changes["scale"] = 1.0
+    return dataclasses.replace(case, **changes)  # type: ignore[arg-type]
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("pooled", [False, True])
 @given(case=cases(pooled=True))
 def test_gradients_match_float64(pooled: bool, case: Case, device: str) -> None:
-    if case.values in ("equal", "columns") or case.scale == 0:
-        case = Case(
-            **{**vars(case), "values": "uniform", "scale": 1.0}
-        )  # ties, or an ill-posed gradient
+    case = well_posed(case)
     x, weight, bias = case.tensors(device)
     check_gradients(op_of(case, pooled), Linear(x, weight, bias))
 

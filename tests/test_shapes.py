@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fused import Fused, linear_like, poison, pool_max_op, softmax_op
+from strategies import Case
 
 OPS = (softmax_op(), pool_max_op(1, 2.0))
 POOLED = (pool_max_op(2, -1.0), pool_max_op(8), pool_max_op(16, 2.0))
@@ -110,3 +111,13 @@ def test_shared_memory_heavy_shape(op: Fused, cuda: str) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(1024, 8192, 8192), (1, 8192, 8192), (16, 8192, 8192)])
 def test_headline_sizes_on_the_gpu(op: Fused, m: int, n: int, k: int, cuda: str) -> None:
     judge(op, m, n, k, cuda, strict=m > 16)
+
+
+@pytest.mark.parametrize("kernel_size", [4, 16, 64])
+def test_strict_bound_of_folded_weights(kernel_size: int, cuda: str) -> None:
+    """Eager PyTorch averages k rounding errors, and they shrink by the root of k; the product with
+    folded weights has one. Terms of one sign let it grow with the length of a chain of sums."""
+    case = Case((4096,), 8192, 8192, values="positive", kernel_size=kernel_size, seed=2)
+    pool_max_op(kernel_size).judge(
+        pool_max_op(kernel_size).call(*case.tensors(cuda)), *case.tensors(cuda), strict=True
+    )
