@@ -142,18 +142,20 @@ def _write_if_changed(path: Path, text: str) -> None:
 
 
 def _ptxas_report(work: Path) -> dict[str, dict[str, dict[str, int]]]:
-    """Kernel (mangled) -> architecture -> registers and spilled bytes, from ``ptxas -v``."""
+    """Kernel (mangled) -> architecture -> registers, shared and spilled bytes, from ptxas -v."""
     report: dict[str, dict[str, dict[str, int]]] = {}
     pattern = re.compile(
         r"Compiling entry function '(?P<kernel>\w+)' for 'sm_(?P<sm>\w+)'.*?"
         r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
-        r"Used (?P<registers>\d+) registers",
+        r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
         re.DOTALL,
     )
     for log in sorted(work.glob("*.log")):
         for match in pattern.finditer(log.read_text()):
+            shared = re.search(r"(\d+) bytes smem", match["rest"])
             report.setdefault(match["kernel"], {})[match["sm"]] = {
                 "registers": int(match["registers"]),
+                "shared_memory": int(shared[1]) if shared else 0,
                 "spill_stores": int(match["stores"]),
                 "spill_loads": int(match["loads"]),
             }

@@ -29,8 +29,9 @@ void check(Status const& status) {
 }
 
 int extent(std::int64_t size) {
-  STD_TORCH_CHECK(size >= 0 && size <= INT_MAX - 1024, "an extent of ", size,
-                  " is beyond 2^31 - 1025");
+  // A tile, a chunk or a stride of 4096 that sticks out must not overflow its 32-bit index.
+  STD_TORCH_CHECK(size >= 0 && size <= INT_MAX - 4096, "an extent of ", size,
+                  " is beyond 2^31 - 4097");
   return static_cast<int>(size);
 }
 
@@ -55,7 +56,8 @@ gemm::Problem problem_of(Tensor const& x, Tensor const& weight) {
 
 Epilogue const& epilogue_of(std::string const& name) {
   Epilogue const* const epilogue = find_epilogue(name);
-  STD_TORCH_CHECK(epilogue != nullptr, "no epilogue named '", name, "' is built in");
+  STD_TORCH_CHECK(epilogue != nullptr, "no epilogue named '", name,
+                  "' is registered, or more than one is");
   return *epilogue;
 }
 
@@ -171,7 +173,10 @@ void fold_rows(Tensor weight, std::int64_t kernel_size, Tensor out) {
 std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m,
                                std::int64_t n, std::int64_t k, std::int64_t sm_count,
                                std::int64_t folded) {
-  return list_of(choose_plan(request_of(name, params, m, n, k, sm_count, folded)));
+  Plan const best = choose_plan(request_of(name, params, m, n, k, sm_count, folded));
+  STD_TORCH_CHECK(best.nanoseconds < INT64_MAX, "no kernel can run ", m, " x ", n, " x ", k,
+                  ": a launch takes at most 2^31 - 1 tiles");
+  return list_of(best);
 }
 
 std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params, std::int64_t m,

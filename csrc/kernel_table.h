@@ -12,13 +12,12 @@ struct KernelInfo {
   int tile_n;
   int warps;        ///< of a CTA
   int ctas_per_sm;  ///< that fit
-  double tflops;    ///< of a full H200 (132 SMs), measured; the ratios carry over to other GPUs
+  double tflops;    ///< on a full H200 (132 SMs); the ratios carry over to other GPUs
 };
 
 enum KernelIndex { kSkinny, kSimt64x64, kSimt128x64, kSimt128x128, kSimt128x256, kKernelCount };
 
-// The SIMT figures are those of 1024 x 8192 x 8192, the skinny one that of 16 x 8192 x 8192 (105
-// us).
+// Rates fitted to the times of docs/performance.md over a dozen shapes.
 inline constexpr KernelInfo kKernels[kKernelCount] = {
     {"skinny", KernelFamily::kSkinny, 16, 32, 8, 2, 22.0},
     {"simt_64x64x8", KernelFamily::kSimt, 64, 64, 4, 4, 35.5},

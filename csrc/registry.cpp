@@ -1,6 +1,7 @@
 #include "registry.h"
 
 #include <map>
+#include <set>
 
 namespace cutlass_ops {
 namespace {
@@ -11,9 +12,18 @@ std::map<std::string, Epilogue>& table() {
   return epilogues;
 }
 
+// Names that were registered twice: running either silently could be running the wrong one.
+std::set<std::string>& ambiguous() {
+  static std::set<std::string> names;
+  return names;
+}
+
 }  // namespace
 
 Epilogue const* find_epilogue(std::string const& name) {
+  if (ambiguous().count(name) > 0) {
+    return nullptr;
+  }
   auto const found = table().find(name);
   return found == table().end() ? nullptr : &found->second;
 }
@@ -26,6 +36,11 @@ std::vector<std::string> epilogue_names() {
   return names;
 }
 
-Registration::Registration(Epilogue const& epilogue) { table().emplace(epilogue.name, epilogue); }
+Registration::Registration(Epilogue const& epilogue) {
+  bool const first = table().emplace(epilogue.name, epilogue).second;
+  if (!first) {
+    ambiguous().insert(epilogue.name);
+  }
+}
 
 }  // namespace cutlass_ops

@@ -50,7 +50,7 @@ struct Epilogue {
       LinearCall const&);  ///< kernel::refine_nonfinite; nullptr where nothing is reduced
 };
 
-/// nullptr where no description has that name.
+/// nullptr where no description has that name, or where several claim it.
 Epilogue const* find_epilogue(std::string const& name);
 
 /// All names, sorted.

@@ -110,3 +110,16 @@ def test_every_kernel_is_built_for_every_architecture() -> None:
     assert len(built) == 1, "some kernels are missing for some architectures"
     for by_architecture in kernels.values():
         assert all(0 < numbers["registers"] <= 255 for numbers in by_architecture.values())
+
+
+@with_report
+def test_no_kernel_needs_an_opt_in_for_shared_memory() -> None:
+    """Beyond 48 KiB a kernel must opt in, which fails on a smaller card or is forgotten
+    (AQLM#25, vllm PR#5560): every configuration, on every architecture, stays within them."""
+    shared = {
+        (kernel, architecture): numbers["shared_memory"]
+        for kernel, by_architecture in report().items()
+        for architecture, numbers in by_architecture.items()
+    }
+    assert max(shared.values()) > 8 * 1024  # the report does tell
+    assert {key: size for key, size in shared.items() if size > 48 * 1024} == {}

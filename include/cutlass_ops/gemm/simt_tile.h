@@ -33,11 +33,12 @@ struct SimtTile {
       cutlass::gemm::GemmShape<1, 1, 1>, kStages, cutlass::arch::OpMultiplyAdd>::ThreadblockMma;
 };
 
-// Figures: H200, 1024 x 8192 x 8192. 128 accumulators a thread leave room for one CTA per SM.
-using Simt128x256 = SimtTile<128, 256, 64, 64, 1>;  // 49.2 TFLOP/s: large problems
-using Simt128x128 = SimtTile<128, 128, 32, 64, 2>;  // 42.7 TFLOP/s
-using Simt128x64 = SimtTile<128, 64, 64, 32, 3>;    // 44 TFLOP/s, and twice the CTAs
-using Simt64x64 = SimtTile<64, 64, 32, 32, 4>;      // few rows, or few columns
+// Figures in docs/performance.md. The largest is the fastest where there are enough tiles: its 128
+// accumulators a thread leave room for one CTA per SM.
+using Simt128x256 = SimtTile<128, 256, 64, 64, 1>;
+using Simt128x128 = SimtTile<128, 128, 32, 64, 2>;
+using Simt128x64 = SimtTile<128, 64, 64, 32, 3>;
+using Simt64x64 = SimtTile<64, 64, 32, 32, 4>;
 
 }  // namespace gemm
 }  // namespace cutlass_ops

@@ -28,36 +28,41 @@ struct RefineNonfiniteParams {
   float* out;  ///< [m], results of the folded path, repaired in place
 };
 
-/// Source that computes a pre-activation when it is asked for one: a dot product per column, by one
-/// thread.
+/// Source that computes a pre-activation when it is asked for one: a dot product per column, by the
+/// whole warp. Every lane gets the result.
 struct DotSource {
   gemm::Problem problem;
 
   template <int kWidth>
   CUTLASS_OPS_DEVICE epilogue::Fragment<kWidth> load(int row, int column) const {
+    float const* const x = problem.x + row * problem.x_stride;
     epilogue::Fragment<kWidth> z;
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < kWidth; ++i) {
-      float const* x = problem.x + row * problem.x_stride;
-      float const* weight = problem.weight + (column + i) * problem.weight_stride;
       float sum = 0.0f;
-      for (int k = 0; k < problem.k && column + i < problem.n; ++k) {
-        sum = fmaf(x[k], weight[k], sum);
+      if (column + i < problem.n) {  // the same in all lanes
+        float const* const weight = problem.weight + (column + i) * problem.weight_stride;
+        for (int k = threadIdx.x % 32; k < problem.k; k += 32) {
+          sum = fmaf(x[k], weight[k], sum);
+        }
       }
-      z[i] = sum;
+      z[i] = epilogue::warp_reduce<epilogue::SumMonoid>(sum);
     }
     return z;
   }
 };
 
-/// One CTA per row, in a grid-stride loop; almost every row ends at the first test.
+/// One CTA per row, in a grid-stride loop; almost every row ends at the first test, and most of the
+/// others at their first NaN, which every monoid keeps.
 template <class Chain, class Monoid>
 __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfinite(
     __grid_constant__ RefineNonfiniteParams<Chain> const params) {
   constexpr int kThreads = RefineNonfiniteConfig::kThreads;
+  constexpr int kWarps = kThreads / 32;
   constexpr int kWidth = epilogue::fragment_width<Chain>();
-  __shared__ float partials[kThreads / 32];
+  __shared__ float partials[kWarps];
   gemm::Problem const& problem = params.problem;
+  int const warp = threadIdx.x / 32;
   for (int row = blockIdx.x; row < problem.m; row += gridDim.x) {
     if (!isinf(params.out[row])) {
       continue;
@@ -71,22 +76,25 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfin
       continue;
     }
     float value = Monoid::identity();
-    for (int column = threadIdx.x * kWidth; column < params.output_columns;
-         column += kThreads * kWidth) {
-      auto const y = params.chain.template evaluate<kWidth>(DotSource{problem}, row, column);
-      CUTLASS_OPS_UNROLL
-      for (int i = 0; i < kWidth; ++i) {
-        value = column + i < params.output_columns ? Monoid::combine(value, y[i]) : value;
+    bool done = false;
+    for (int first = 0; first < params.output_columns && !done; first += kWarps * kWidth) {
+      int const column = first + warp * kWidth;
+      if (column < params.output_columns) {
+        auto const y = params.chain.template evaluate<kWidth>(DotSource{problem}, row, column);
+        CUTLASS_OPS_UNROLL
+        for (int i = 0; i < kWidth; ++i) {
+          value = column + i < params.output_columns ? Monoid::combine(value, y[i]) : value;
+        }
       }
+      done = __syncthreads_or(isnan(value));
     }
-    value = epilogue::warp_reduce<Monoid>(value);
     if (threadIdx.x % 32 == 0) {
-      partials[threadIdx.x / 32] = value;
+      partials[warp] = value;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-      for (int warp = 1; warp < kThreads / 32; ++warp) {
-        value = Monoid::combine(value, partials[warp]);
+      for (int other = 1; other < kWarps; ++other) {
+        value = Monoid::combine(value, partials[other]);
       }
       params.out[row] = value;
     }
