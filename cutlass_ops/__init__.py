@@ -11,15 +11,9 @@ from . import batching as batching  # ops and batching register the ops on impor
 from . import nn, reference
 from . import ops as ops
 from .config import explain, show_config
-from .functional import (
-    fold_linear,
-    gelu_scale_max,
-    gelu_softmax,
-    linear_avgpool_gelu_scale_max,
-    linear_gelu_softmax,
-    softmax,
-)
+from .functional import linear_avgpool_gelu_scale_max, linear_gelu_softmax
 from .packing import PackedLinear, pack_linear
+from .parts import fold_linear, gelu_scale_max, gelu_softmax, softmax
 from .precision import float32_precision, get_float32_precision, set_float32_precision
 
 try:

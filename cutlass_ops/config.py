@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from . import _library, plans, schemas
 from . import precision as _precision
 from .epilogues import gelu_name, pooled_name
-from .validation import check_approximate, check_kernel_size
+from .validation import check_approximate, check_kernel_size, check_sizes, integer
 
 _ops = torch.ops.cutlass_ops
 _LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
@@ -116,18 +117,17 @@ def explain(
 
     Raises:
         ValueError: an unknown op, mode or form, a negative size, kernel_size outside 1..N (or,
-            for linear_gelu_softmax, other than 1).
-        TypeError: kernel_size no int.
+            for linear_gelu_softmax, other than 1), a shape of other than three sizes or of sizes
+            that no kernel takes.
+        TypeError: kernel_size no int, shape no sequence of ints.
     """
     if op not in _EXPLAINED:
         raise ValueError(f"explain: op must be one of {_EXPLAINED}, got {op!r}")
-    m, n, k = shape
-    if min(m, n, k) < 0:
-        raise ValueError(f"explain: shape must be (M, N, K) of sizes, got {shape}")
+    m, n, k = _sizes(shape)
     check_approximate("explain", approximate)
     pooled = op == "linear_avgpool_gelu_scale_max"
     if pooled or kernel_size != 1:
-        check_kernel_size("explain", kernel_size, n if pooled else 1)
+        kernel_size = check_kernel_size("explain", kernel_size, n if pooled else 1)
     mode = _precision.requested("explain", precision)
     lines = [f"{op}  M={m} N={n} K={k}" + (f" kernel_size={kernel_size}" if pooled else "")]
     if mode not in _precision.NATIVE_MODES:
@@ -150,6 +150,20 @@ def explain(
         lines.append(_plan_line(gelu_name(approximate), [], m, n, k, sm_count))
         lines.append("  row softmax, in place")
     return Report("\n".join(lines))
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, int, int]:
+    """(M, N, K), checked."""
+    op = "explain"
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise TypeError(f"{op}: shape must be (M, N, K), got {shape!r}")
+    if len(shape) != 3:
+        raise ValueError(f"{op}: shape must be (M, N, K), got {shape!r}")
+    m, n, k = (integer(op, name, size) for name, size in zip("MNK", shape, strict=True))
+    if min(m, n, k) < 0:
+        raise ValueError(f"{op}: shape must be (M, N, K) of sizes, got {shape!r}")
+    check_sizes(op, m, n, k)
+    return m, n, k
 
 
 def _target(device: torch.device | str | int | None) -> int | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from . import _library, plans, reference, schemas
 from .epilogues import gelu_name, lookup, pooled_name
 from .precision import check_native
+from .validation import check_columns, check_linear_shapes, check_matrix_shapes, check_sizes
 
 _ops = torch.ops.cutlass_ops
 _LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
@@ -26,9 +27,6 @@ _row_softmax_native = _ops._row_softmax.default
 _fold_rows_native = _ops._fold_rows.default
 _refine_nonfinite_native = _ops._refine_nonfinite.default
 
-# Kernels index rows, columns and depth with 32-bit integers and offsets with 64-bit ones.
-# A tile that sticks out of the problem must not overflow its index: hence the 1024 to spare.
-SIZE_LIMIT = 2**31 - 1 - 1024
 _warned: set[str] = set()
 
 
@@ -61,31 +59,6 @@ def _warn_once(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
         warnings.warn(f"cutlass_ops: {text}", UserWarning, stacklevel=2)
-
-
-def _check_sizes(op: str, m: int, n: int, k: int) -> None:
-    if m > SIZE_LIMIT or n > SIZE_LIMIT or k > SIZE_LIMIT:
-        raise ValueError(
-            f"{op}: rows, columns and depth are limited to {SIZE_LIMIT} each on CUDA, "
-            f"got {m} rows, {n} columns and depth {k}"
-        )
-
-
-def _check_operands(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """Shapes only: a direct call of the registered op does not pass the functional checks."""
-    x_shape, weight_shape = x.shape, weight.shape
-    if len(x_shape) < 1 or len(weight_shape) != 2 or x_shape[-1] != weight_shape[1]:
-        raise ValueError(
-            f"{op}: shapes must be x [..., K] and weight [N, K], "
-            f"got x {list(x.shape)} and weight {list(weight.shape)}"
-        )
-    if bias is not None:
-        _check_bias(op, bias, weight_shape[0])
-
-
-def _check_bias(op: str, bias: Tensor, n: int) -> None:
-    if bias.dim() != 1 or bias.shape[0] != n:
-        raise ValueError(f"{op}: bias must have shape [{n}], got {list(bias.shape)}")
 
 
 def _matrix(tensor: Tensor) -> Tensor:
@@ -131,7 +104,7 @@ def linear_epilogue(
     """CUDA implementation of ``cutlass_ops::linear_epilogue``."""
     op = "linear_epilogue"
     row = lookup(name)
-    _check_operands(op, x, weight, bias)
+    check_linear_shapes(op, x, weight, bias)
     n, k = weight.shape
     row.check(n, params)
     native = _native(op, x, weight, bias) and n > 0
@@ -143,7 +116,7 @@ def linear_epilogue(
     lead = x.shape[:-1]
     x = _matrix(x)
     m = x.shape[0]
-    _check_sizes(op, m, n, k)
+    check_sizes(op, m, n, k)
     shape = lead if row.columns is None else (*lead, row.columns(n, params))
     out = torch.empty(shape, dtype=torch.float32, device=x.device)
     if out.numel() > 0:
@@ -159,14 +132,14 @@ def linear_gelu_softmax(
     epilogue, then a row softmax in place."""
     op = "linear_gelu_softmax"
     check_native(op, precision)
-    _check_operands(op, x, weight, bias)
+    check_linear_shapes(op, x, weight, bias)
     if not _native(op, x, weight, bias):
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
     n, k = weight.shape
     lead = x.shape[:-1]
     x = _matrix(x)
     m = x.shape[0]
-    _check_sizes(op, m, n, k)
+    check_sizes(op, m, n, k)
     out = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
     if out.numel() > 0:
         flat = out if out.dim() == 2 else out.view(m, n)
@@ -190,7 +163,7 @@ def linear_avgpool_gelu_scale_max(
     caller folded, ``folded`` rows into one, come with ``kernel_size`` 1."""
     op = "linear_avgpool_gelu_scale_max"
     check_native(op, precision)
-    _check_operands(op, x, weight, bias)
+    check_linear_shapes(op, x, weight, bias)
     n, k = weight.shape
     if not 1 <= kernel_size <= n:
         raise ValueError(
@@ -203,7 +176,7 @@ def linear_avgpool_gelu_scale_max(
     lead = x.shape[:-1]
     x = _matrix(x)
     m = x.shape[0]
-    _check_sizes(op, m, n, k)
+    check_sizes(op, m, n, k)
     out = torch.empty(lead, dtype=torch.float32, device=x.device)
     if m == 0:
         return out
@@ -250,7 +223,7 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
             f"{op}: kernel_size must be between 1 and the number of rows, "
             f"got kernel_size {kernel_size} for {rows} rows"
         )
-    _check_sizes(op, rows, weight.shape[-1], 1)
+    check_sizes(op, rows, weight.shape[-1], 1)
     if weight.dim() == 1:
         return _fold(weight.unsqueeze(1), kernel_size).view(rows // kernel_size)
     return _fold(_matrix(weight), kernel_size)
@@ -258,24 +231,26 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
 
 def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
     """CUDA implementation of ``cutlass_ops::gelu_softmax``."""
-    if not _native("gelu_softmax", z, bias):
+    op = "gelu_softmax"
+    check_matrix_shapes(op, z, bias)
+    if not _native(op, z, bias):
         return reference.gelu_softmax(z, bias, approximate=approximate).contiguous()
-    return _row_softmax("gelu_softmax", z, bias, gelu_name(approximate))
+    return _row_softmax(op, z, bias, gelu_name(approximate))
 
 
 def softmax(z: Tensor) -> Tensor:
     """CUDA implementation of ``cutlass_ops::softmax``."""
-    if not _native("softmax", z):
+    op = "softmax"
+    check_matrix_shapes(op, z, None)
+    if not _native(op, z):
         return reference.softmax(z).contiguous()
-    return _row_softmax("softmax", z, None, "identity")
+    return _row_softmax(op, z, None, "identity")
 
 
 def _row_softmax(op: str, z: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     shape = z.shape
-    if bias is not None:
-        _check_bias(op, bias, shape[-1])
     z = _matrix(z)
-    _check_sizes(op, z.shape[0], z.shape[1], 1)
+    check_sizes(op, z.shape[0], z.shape[1], 1)
     out = torch.empty(shape, dtype=torch.float32, device=z.device)
     if out.numel() > 0:
         _row_softmax_native(z, _vector(bias), activation, out.view(z.shape))
@@ -285,18 +260,16 @@ def _row_softmax(op: str, z: Tensor, bias: Tensor | None, activation: str) -> Te
 def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
     """CUDA implementation of ``cutlass_ops::gelu_scale_max``."""
     op = "gelu_scale_max"
+    check_matrix_shapes(op, z, bias)
     n = z.shape[-1]
-    if n < 1:
-        raise ValueError(f"{op}: the maximum needs N >= 1, got N = {n}")
+    check_columns(op, n)
     if not _native(op, z, bias):
         out = reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate)
         return out.contiguous()
-    if bias is not None:
-        _check_bias(op, bias, n)
     lead = z.shape[:-1]
     z = _matrix(z)
     m = z.shape[0]
-    _check_sizes(op, m, n, 1)
+    check_sizes(op, m, n, 1)
     out = torch.empty(lead, dtype=torch.float32, device=z.device)
     if m > 0:
         name = pooled_name(approximate)

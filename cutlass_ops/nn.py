@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from . import functional
 from . import precision as _precision
@@ -28,6 +29,11 @@ def _adopt(module: nn.Linear, linear: nn.Linear) -> None:
         raise TypeError(
             f"{name}.from_linear: the weight of the linear must be a Parameter, got "
             f"{type(linear.weight).__name__} (a parametrised or lazily computed weight)"
+        )
+    if is_lazy(linear.weight) or is_lazy(linear.bias):
+        raise ValueError(
+            f"{name}.from_linear: the linear must be initialised, got a {type(linear).__name__} "
+            f"that has not seen an input yet; call it once first"
         )
     nn.Module.__init__(module)
     module.in_features = linear.in_features
@@ -128,7 +134,7 @@ class LinearAvgPoolGELUScaleMax(nn.Linear):
     ) -> None:
         owner = type(self).__name__
         _options(owner, approximate, precision)
-        check_kernel_size(owner, kernel_size, out_features)
+        kernel_size = check_kernel_size(owner, kernel_size, out_features)
         scale = real_number(owner, "scale", scale)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.kernel_size = kernel_size
@@ -150,8 +156,7 @@ class LinearAvgPoolGELUScaleMax(nn.Linear):
         _options(cls.__name__, approximate, precision)
         module = cls.__new__(cls)
         _adopt(module, linear)
-        check_kernel_size(cls.__name__, kernel_size, linear.out_features)
-        module.kernel_size = kernel_size
+        module.kernel_size = check_kernel_size(cls.__name__, kernel_size, linear.out_features)
         module.scale = real_number(cls.__name__, "scale", scale)
         module.approximate = approximate
         module.precision = precision

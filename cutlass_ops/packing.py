@@ -52,7 +52,8 @@ class PackedLinear(nn.Module):
         mode = _precision.requested(op, precision)
         if weight.dtype == torch.float32:
             _precision.effective(op, mode)
-        check_kernel_size(op, kernel_size, max(weight.shape[0], 1))  # N = 0 is legal for op A
+        # N = 0 is legal for op A
+        kernel_size = check_kernel_size(op, kernel_size, max(weight.shape[0], 1))
         self.out_features, self.in_features = weight.shape
         self.kernel_size = kernel_size
         self.precision = mode

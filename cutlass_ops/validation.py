@@ -1,19 +1,25 @@
-"""Argument checks of the functional API, made before any tensor work.
+"""Argument checks, made before any tensor work.
 
-Every message starts with the op's name and names the argument and the offending value. Hot paths
-only compare; the messages are built where a comparison failed.
+The functional API checks kinds, dtypes, devices and shapes; the registered ops, on every device,
+shapes alone. Every message starts with the op's name and names the argument and the offending
+value. Hot paths only compare; the messages are built where a comparison failed.
 """
 
 from __future__ import annotations
 
 import numbers
+import operator
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 _DTYPES = (torch.float32, torch.float64)
-_AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
+
+# Kernels index rows, columns and depth with 32-bit integers and offsets with 64-bit ones. What
+# sticks out of the problem must not overflow its index: the column stride of the softmax and the
+# chunk of the skinny kernel are 4096 each, hence so much to spare. C++ has the same number.
+SIZE_LIMIT = 2**31 - 1 - 4096
 
 
 def _fail_kind(op: str, name: str, value: object, optional: bool) -> NoReturn:
@@ -65,6 +71,14 @@ def check_linear(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Non
     check_tensor(op, "x", x)
     check_tensor(op, "weight", weight)
     _check_family(op, x, weight, "x", "weight")
+    if bias is not None:
+        check_tensor(op, "bias", bias, optional=True)
+        _check_family(op, x, bias, "x", "bias")
+    check_linear_shapes(op, x, weight, bias)
+
+
+def check_linear_shapes(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """The shapes of :func:`check_linear`; nothing is broadcast."""
     x_shape, weight_shape = x.shape, weight.shape
     if len(weight_shape) != 2:
         raise ValueError(f"{op}: weight must have shape [N, K], got {_shape(weight)}")
@@ -76,8 +90,6 @@ def check_linear(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Non
             f"got x {_shape(x)} and weight {_shape(weight)}"
         )
     if bias is not None:
-        check_tensor(op, "bias", bias, optional=True)
-        _check_family(op, x, bias, "x", "bias")
         _check_bias(op, bias, weight, weight_shape[0], "the rows of weight", "weight")
 
 
@@ -97,12 +109,19 @@ def check_matrix(op: str, z: Tensor, bias: Tensor | None) -> None:
         _fail_dtype(op, [("z", z)])
     if z.layout != torch.strided:
         raise TypeError(f"{op}: z must be a dense tensor, got layout {z.layout}")
-    if z.dim() == 0:
-        raise ValueError(f"{op}: z must have at least one dimension, got a scalar")
     if bias is not None:
         check_tensor(op, "bias", bias, optional=True)
         _check_family(op, z, bias, "z", "bias")
-        _check_bias(op, bias, z, z.shape[-1], "the last dimension of z", "z")
+    check_matrix_shapes(op, z, bias)
+
+
+def check_matrix_shapes(op: str, z: Tensor, bias: Tensor | None) -> None:
+    """The shapes of :func:`check_matrix`; nothing is broadcast."""
+    z_shape = z.shape
+    if len(z_shape) == 0:
+        raise ValueError(f"{op}: z must have at least one dimension, got a scalar")
+    if bias is not None:
+        _check_bias(op, bias, z, z_shape[-1], "the last dimension of z", "z")
 
 
 def check_fold(op: str, weight: Tensor, bias: Tensor | None) -> None:
@@ -120,19 +139,39 @@ def check_fold(op: str, weight: Tensor, bias: Tensor | None) -> None:
         _check_bias(op, bias, weight, weight.shape[0], "the rows of weight", "weight")
 
 
+def check_sizes(op: str, m: int, n: int, k: int) -> None:
+    """Raise ValueError where a kernel's 32-bit index could overflow."""
+    if m > SIZE_LIMIT or n > SIZE_LIMIT or k > SIZE_LIMIT:
+        raise ValueError(
+            f"{op}: rows, columns and depth are limited to {SIZE_LIMIT} each on CUDA, "
+            f"got {m} rows, {n} columns and depth {k}"
+        )
+
+
 def check_approximate(op: str, approximate: str) -> None:
     """Raise ValueError unless ``approximate`` is ``"none"`` or ``"tanh"``."""
     if approximate != "none" and approximate != "tanh":
         raise ValueError(f"{op}: approximate must be 'none' or 'tanh', got {approximate!r}")
 
 
+def integer(op: str, name: str, value: object) -> int:
+    """``value`` as an int; TypeError unless it is an integer of Python or NumPy, or symbolic."""
+    if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+        return value  # type: ignore[return-value]
+    if not isinstance(value, (bool, Tensor)):  # a bool is no number, a Tensor would synchronise
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise TypeError(f"{op}: {name} must be an int, got {value!r}")
+
+
 def check_kernel_size(op: str, kernel_size: int | None, columns: int) -> int:
-    """Return ``kernel_size``, checked: TypeError unless it is an int (a bool is none), ValueError
-    unless ``1 <= kernel_size <= columns``."""
+    """``kernel_size`` as an int; TypeError unless it is an integer, ValueError unless
+    ``1 <= kernel_size <= columns``."""
     if kernel_size is None:
         raise TypeError(f"{op}: kernel_size is required unless weight is a PackedLinear")
-    if isinstance(kernel_size, bool) or not isinstance(kernel_size, (int, torch.SymInt)):
-        raise TypeError(f"{op}: kernel_size must be an int, got {kernel_size!r}")
+    kernel_size = integer(op, "kernel_size", kernel_size)
     if kernel_size < 1 or kernel_size > columns:
         raise ValueError(
             f"{op}: kernel_size must be between 1 and N, "
@@ -156,18 +195,3 @@ def real_number(op: str, name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{op}: {name} must be a real number, got {value!r}")
     return float(value)
-
-
-def autocast_active(tensor: object) -> bool:
-    """Whether autocast is on for the device type of ``tensor`` (False for what is no tensor)."""
-    if not isinstance(tensor, Tensor):
-        return False
-    kind = tensor.device.type
-    return kind != "meta" and torch.is_autocast_enabled(kind)
-
-
-def to_float32(tensor: Tensor | None) -> Tensor | None:
-    """What autocast does to an input: half and bfloat16 become float32, the rest stays."""
-    if isinstance(tensor, Tensor) and tensor.dtype in _AUTOCAST_DTYPES:
-        return tensor.float()
-    return tensor

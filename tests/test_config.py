@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from programs import run_python
 
 import cutlass_ops
 from cutlass_ops import _library
+from cutlass_ops.validation import SIZE_LIMIT
 
 OPS = ("linear_gelu_softmax", "linear_avgpool_gelu_scale_max")
 PACKAGE = Path(cutlass_ops.__file__).parent
@@ -100,6 +102,36 @@ def test_explain_of_odd_shapes(op: str, shape: tuple[int, int, int]) -> None:
 def test_explain_refuses_nonsense(arguments: tuple, options: dict) -> None:
     with pytest.raises(ValueError, match="explain"):
         cutlass_ops.explain(*arguments, **options)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("shape", "error", "value"),
+    [
+        ((1, 2), ValueError, r"\(1, 2\)"),
+        ((1, 2, 3, 4), ValueError, r"\(1, 2, 3, 4\)"),
+        (3, TypeError, "3"),
+        ("123", TypeError, "'123'"),
+        ((1.5, 2, 3), TypeError, "1.5"),
+        ((True, 2, 3), TypeError, "True"),
+        ((1, -2, 3), ValueError, "-2"),
+        ((2**31, 2, 3), ValueError, str(2**31)),
+        ((1, 2, SIZE_LIMIT + 1), ValueError, str(SIZE_LIMIT + 1)),
+    ],
+)
+def test_explain_refuses_what_is_no_shape(
+    op: str, shape: Any, error: type[Exception], value: str
+) -> None:
+    """These came out as errors of tuple unpacking and of the dispatcher."""
+    with pytest.raises(error, match=f"explain: .*{value}"):
+        cutlass_ops.explain(op, shape)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_explain_of_the_largest_sizes(op: str) -> None:
+    for shape in ((SIZE_LIMIT, 1, 1), (1, SIZE_LIMIT, 1), (1, 1, SIZE_LIMIT)):
+        assert str(SIZE_LIMIT) in cutlass_ops.explain(op, shape)
+    assert "M=2" in cutlass_ops.explain(op, torch.Size([2, 3, 4]))
 
 
 CAPABILITIES = [

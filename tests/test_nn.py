@@ -6,8 +6,10 @@ import copy
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 from fused import Fused, pool_max_op, same_bits, softmax_op
 from oracle import Linear, check
 from torch import Tensor, nn
@@ -239,3 +241,58 @@ def test_modules_in_a_sequential_train_together(device: str) -> None:
     grads = [p.grad for p in model.parameters()]
     assert len(grads) == 6
     assert all(g is not None and g.isfinite().all() for g in grads)
+
+
+@modules
+@pytest.mark.parametrize("bias", [True, False])
+def test_from_a_lazy_linear(make: Make, op: Fused, bias: bool, device: str) -> None:
+    """Before its first input it has in_features = 0: it was taken, and every call failed."""
+    cls = type(make())
+    arguments = (4, -1.5) if cls is LinearAvgPoolGELUScaleMax else ()
+    lazy = nn.LazyLinear(OUT, bias=bias, device=device)
+    with pytest.raises(ValueError, match=r"from_linear.*LazyLinear"):
+        cls.from_linear(lazy, *arguments)
+    lazy(torch.randn(2, IN, device=device))
+    judge(cls.from_linear(lazy, *arguments), op, device)
+
+
+@modules
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing(make: Make, op: Fused, reentrant: bool, device: str) -> None:
+    """The forward runs again inside backward, the first time without gradients if reentrant."""
+    module = make(device=device)
+    x = torch.randn(7, IN, device=device, requires_grad=True)
+    leaves = (x, *module.parameters())
+    module(x).square().sum().backward()
+    expected = [leaf.grad for leaf in leaves]
+    module.zero_grad()
+    x.grad = None
+    y = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=reentrant)
+    y.square().sum().backward()
+    for leaf, grad in zip(leaves, expected, strict=True):
+        assert leaf.grad is not None
+        torch.testing.assert_close(leaf.grad, grad, rtol=1e-5, atol=1e-7)
+
+
+@modules
+def test_inference_mode(make: Make, op: Fused, device: str) -> None:
+    """And a call with gradients after it: nothing that the first call keeps may be an inference
+    tensor."""
+    module = make(device=device)
+    x = torch.randn(7, IN, device=device)
+    with torch.inference_mode():
+        y = module(x)
+        assert y.is_inference()
+        check(y, op.head, Linear(x, module.weight, module.bias))
+        packed = module.pack()
+        check(packed(x), op.head, Linear(x, module.weight, module.bias))
+    check(packed(x), op.head, Linear(x, module.weight.detach(), module.bias.detach()))
+    judge(module, op, device).sum().backward()
+    assert module.weight.grad is not None
+
+
+def test_kernel_size_of_numpy_in_a_module(device: str) -> None:
+    module = LinearAvgPoolGELUScaleMax(IN, OUT, np.int64(4), -1.5, device=device)
+    assert type(module.kernel_size) is int
+    judge(module, pool_max_op(4, -1.5), device)
+    assert type(module.pack().packed.kernel_size) is int

@@ -190,3 +190,19 @@ def test_swapped_storage_is_seen(op: Fused, device: str) -> None:
     parameter.data = torch.randn_like(weight)
     y = op.call(x, parameter, bias).detach()
     op.judge(y, x, parameter.detach(), bias)
+
+
+@both
+def test_a_half_pack_under_autocast(op: Fused, device: str) -> None:
+    """A pack in half was refused under autocast, where a module in half and a weight in half are
+    cast up; without autocast it is refused as they are."""
+    x, weight, bias = linear_like(5, 12, 8, device)
+    function = getattr(cutlass_ops, op.op.name().split("::")[1])
+    pack = cutlass_ops.pack_linear(weight, bias).half()
+    with torch.autocast(device, dtype=torch.float16):
+        y = function(x.half(), pack)
+    assert y.dtype == torch.float32
+    widened = cutlass_ops.pack_linear(weight.half().float(), bias.half().float())
+    assert same_bits(y, function(x.half().float(), widened))
+    with pytest.raises(TypeError, match="float16"):
+        function(x.half(), pack)

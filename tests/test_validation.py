@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fused import linear_like
@@ -145,7 +146,24 @@ def test_kernel_size_out_of_range_names_both_numbers(kernel_size: int, device: s
         cutlass_ops.nn.LinearAvgPoolGELUScaleMax(4, 3, kernel_size)
 
 
-@pytest.mark.parametrize("kernel_size", [2.0, "2", True, None])
+@pytest.mark.parametrize("kernel_size", [np.int64(2), np.uint8(2)], ids=repr)
+def test_kernel_size_of_numpy(kernel_size: Any, device: str) -> None:
+    """A size that NumPy computed was refused as no int."""
+    x, weight, bias = linear_like(2, 3, 4, device)
+    name = "linear_avgpool_gelu_scale_max"
+    assert torch.equal(
+        call(name, x, weight, bias, kernel_size=kernel_size),
+        call(name, x, weight, bias, kernel_size=2),
+    )
+    folded = cutlass_ops.fold_linear(weight, bias, kernel_size)
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=kernel_size)
+    assert torch.equal(folded[0], pack.weight)
+    assert type(pack.kernel_size) is int
+
+
+@pytest.mark.parametrize(
+    "kernel_size", [2.0, "2", True, np.True_, np.float64(2), torch.tensor(2), None], ids=repr
+)
 def test_kernel_size_that_is_no_int(kernel_size: Any, device: str) -> None:
     with pytest.raises((TypeError, ValueError), match="kernel_size"):
         cutlass_ops.linear_avgpool_gelu_scale_max(

@@ -1,0 +1,157 @@
+"""The parts of the ops, for those who keep their own GEMM: see :mod:`cutlass_ops.functional`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import autograd, reference, schemas
+from .routing import (
+    autocast_active,
+    matrix,
+    needs_grad,
+    to_float32,
+    transform_in_trace,
+)
+from .validation import (
+    check_approximate,
+    check_columns,
+    check_fold,
+    check_kernel_size,
+    check_matrix,
+    real_number,
+)
+
+_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
+_op_gelu_softmax = torch.ops.cutlass_ops.gelu_softmax.default
+_op_gelu_scale_max = torch.ops.cutlass_ops.gelu_scale_max.default
+_op_softmax = torch.ops.cutlass_ops.softmax.default
+_op_fold_rows = torch.ops.cutlass_ops.fold_rows.default
+
+
+def gelu_softmax(z: Tensor, bias: Tensor | None = None, *, approximate: str = "none") -> Tensor:
+    """``softmax(gelu(z + bias, approximate=approximate), dim=-1)`` in one pass.
+
+    Args:
+        z: ``[..., N]``.
+        bias: ``[N]`` or None.
+        approximate: ``"none"`` or ``"tanh"``.
+
+    Returns:
+        ``[..., N]``.
+    """
+    op = "gelu_softmax"
+    if autocast_active(z):
+        with torch.autocast(z.device.type, enabled=False):
+            return _gelu_softmax(op, to_float32(z), to_float32(bias), approximate)
+    return _gelu_softmax(op, z, bias, approximate)
+
+
+def _gelu_softmax(op: str, z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+    check_approximate(op, approximate)
+    check_matrix(op, z, bias)
+    if not needs_grad(z, bias):
+        out: Tensor = _op_gelu_softmax(z, bias, approximate)
+        return out
+    if transform_in_trace():
+        return reference.gelu_softmax(z, bias, approximate=approximate)
+    y = autograd.gelu_softmax(matrix(z), bias, approximate)
+    return y if z.dim() == 2 else y.view(z.shape)
+
+
+def gelu_scale_max(
+    z: Tensor, bias: Tensor | None = None, *, scale: float = 1.0, approximate: str = "none"
+) -> Tensor:
+    """``max(scale * gelu(z + bias, approximate=approximate), dim=-1).values`` in one pass.
+
+    Args:
+        z: ``[..., N]``, N >= 1.
+        bias: ``[N]`` or None.
+        scale: any real number.
+        approximate: ``"none"`` or ``"tanh"``.
+
+    Returns:
+        ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum.
+    """
+    op = "gelu_scale_max"
+    if autocast_active(z):
+        with torch.autocast(z.device.type, enabled=False):
+            return _gelu_scale_max(op, to_float32(z), to_float32(bias), scale, approximate)
+    return _gelu_scale_max(op, z, bias, scale, approximate)
+
+
+def _gelu_scale_max(
+    op: str, z: Tensor, bias: Tensor | None, scale: float, approximate: str
+) -> Tensor:
+    check_approximate(op, approximate)
+    scale = real_number(op, "scale", scale)
+    check_matrix(op, z, bias)
+    check_columns(op, z.shape[-1])
+    if not needs_grad(z, bias):
+        out: Tensor = _op_gelu_scale_max(z, bias, scale, approximate)
+        return out
+    if transform_in_trace():
+        return reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate)
+    y = autograd.gelu_scale_max(matrix(z), bias, scale, approximate)
+    return y if z.dim() == 2 else y.view(z.shape[:-1])
+
+
+def softmax(z: Tensor) -> Tensor:
+    """``torch.softmax(z, dim=-1)`` of z ``[..., N]``, for rows of any length."""
+    op = "softmax"
+    if autocast_active(z):
+        with torch.autocast(z.device.type, enabled=False):
+            return _softmax(op, to_float32(z))
+    return _softmax(op, z)
+
+
+def _softmax(op: str, z: Tensor) -> Tensor:
+    check_matrix(op, z, None)
+    if not needs_grad(z):
+        out: Tensor = _op_softmax(z)
+        return out
+    if transform_in_trace():
+        return reference.softmax(z)
+    y = autograd.softmax(matrix(z))
+    return y if z.dim() == 2 else y.view(z.shape)
+
+
+def fold_linear(
+    weight: Tensor, bias: Tensor | None, kernel_size: int
+) -> tuple[Tensor, Tensor | None]:
+    """The linear layer that computes the pooled outputs of ``(weight, bias)``.
+
+    ``avg_pool1d(F.linear(x, weight, bias), k)`` equals ``F.linear(x, *fold_linear(weight, bias,
+    k))`` for finite x, with k times fewer multiplications. Differentiable.
+
+    Args:
+        weight: ``[N, K]``.
+        bias: ``[N]`` or None.
+        kernel_size: rows averaged into one, ``1 <= kernel_size <= N``; the last
+            ``N % kernel_size`` rows play no part.
+
+    Returns:
+        weight ``[N // kernel_size, K]`` and bias ``[N // kernel_size]`` or None, both fresh.
+    """
+    op = "fold_linear"
+    if autocast_active(weight):
+        with torch.autocast(weight.device.type, enabled=False):
+            return _fold_linear(op, to_float32(weight), to_float32(bias), kernel_size)
+    return _fold_linear(op, weight, bias, kernel_size)
+
+
+def _fold_linear(
+    op: str, weight: Tensor, bias: Tensor | None, kernel_size: int
+) -> tuple[Tensor, Tensor | None]:
+    check_fold(op, weight, bias)
+    kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
+    return _fold(weight, kernel_size), None if bias is None else _fold(bias, kernel_size)
+
+
+def _fold(rows: Tensor, kernel_size: int) -> Tensor:
+    if needs_grad(rows):
+        if transform_in_trace():
+            return reference.fold_rows(rows, kernel_size)
+        return autograd.fold_rows(rows, kernel_size)
+    out: Tensor = _op_fold_rows(rows, kernel_size)
+    return out

@@ -1,0 +1,59 @@
+"""Which way a call of the functional API takes: autocast, autograd function, op or reference."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
+_Operand = TypeVar("_Operand", Tensor, Tensor | None)
+
+
+def autocast_active(tensor: object) -> bool:
+    """Whether autocast is on for the device type of ``tensor`` (False for what is no tensor)."""
+    if not isinstance(tensor, Tensor):
+        return False
+    kind = tensor.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def to_float32(tensor: _Operand) -> _Operand:
+    """What autocast does to an input: half and bfloat16 become float32, the rest stays."""
+    if isinstance(tensor, Tensor) and tensor.dtype in _AUTOCAST_DTYPES:
+        return tensor.float()
+    return tensor
+
+
+def needs_grad(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> bool:
+    """Whether to go through an autograd function. Inside a functorch transform always: a tensor
+    batched over a differentiated one does not tell that it requires grad. In forward mode too: the
+    functions refuse a tangent with an error, the ops under them would drop it."""
+    if not torch.is_grad_enabled():
+        return forward_ad._current_level >= 0
+    if x.requires_grad:
+        return True
+    if weight is not None and weight.requires_grad:
+        return True
+    if bias is not None and bias.requires_grad:
+        return True
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def transform_in_trace() -> bool:
+    """Whether torch.compile is tracing the inside of torch.func.grad, vmap or the like.
+
+    Dynamo does not see that a tensor requires grad in there, so it would trace an autograd function
+    without its backward, and the gradient would silently be zero. The plain PyTorch reference
+    takes over, which differentiates by itself.
+    """
+    return torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def matrix(x: Tensor) -> Tensor:
+    """``[..., K] -> [M, K]``, for the autograd functions."""
+    if x.dim() == 2:
+        return x
+    return x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
