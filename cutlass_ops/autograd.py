@@ -28,7 +28,7 @@ _LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
 Gradients = tuple[Tensor | None, ...]
 
 
-def _no_autocast(tensor: Tensor) -> torch.autocast:
+def no_autocast(tensor: Tensor) -> torch.autocast:
     """A context without autocast on the tensor's device; meta tensors know no autocast."""
     kind = tensor.device.type
     return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
@@ -81,7 +81,7 @@ class Linear(Function):
         (g,) = grads
         x, weight = ctx.saved_tensors
         need_x, need_weight, need_bias = ctx.needs_input_grad
-        with _no_autocast(g):
+        with no_autocast(g):
             dx = g @ weight if need_x else None
             dweight = g.t() @ x if need_weight else None
             dbias = g.sum(0) if need_bias else None
@@ -110,7 +110,7 @@ class GeluSoftmax(Function):
         (g,) = grads
         z, bias, y = ctx.saved_tensors
         need_z, need_bias, _ = ctx.needs_input_grad
-        with _no_autocast(g):
+        with no_autocast(g):
             h = z if bias is None else z + bias
             factor = torch.ops.aten._softmax_backward_data(g, y, -1, y.dtype)
             dz = _gelu_derivative_times(h, factor, ctx.approximate)
@@ -137,7 +137,7 @@ class Softmax(Function):
         """dz = y * (g - sum(g * y))."""
         (g,) = grads
         (y,) = ctx.saved_tensors
-        with _no_autocast(g):
+        with no_autocast(g):
             return (torch.ops.aten._softmax_backward_data(g, y, -1, y.dtype),)
 
 
@@ -173,7 +173,7 @@ class GeluScaleMax(Function):
         (g,) = grads
         z, bias = ctx.saved_tensors
         need_z, need_bias = ctx.needs_input_grad[:2]
-        with _no_autocast(g):
+        with no_autocast(g):
             h = z if bias is None else z + bias
             dz = _max_gradient(g, h, ctx.scale, ctx.approximate)
             dbias = dz.sum(0) if need_bias else None
@@ -243,7 +243,7 @@ class LinearAvgPoolGeluScaleMax(Function):
         kernel_size = ctx.kernel_size
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         rows = weight.shape[0]
-        with _no_autocast(g):
+        with no_autocast(g):
             folded, folded_bias = weight, bias
             if kernel_size != 1:
                 folded = fold_rows(weight, kernel_size)

@@ -2,8 +2,13 @@
 
 The schemas stand in schemas.py and the vmap rules in batching.py. Every op has one implementation
 for CUDA (dispatch.py) and one for every other backend, made of the plain PyTorch reference. The
-fakes return exactly what both return: shape, dtype, device, and contiguous strides. None has an
-autograd rule; the functions of autograd.py stand around the ops and cost nothing without grad.
+fakes return exactly what both return: shape, dtype, device, and contiguous strides.
+
+linear_epilogue, the only way to some epilogues, is differentiable. The other ops are not: an
+autograd rule costs microseconds on every call, with gradients or without. The functional API is the
+differentiable form of them, by the functions of autograd.py. Called directly with an input that
+requires grad, such an op gives no gradient, and PyTorch warns of it in backward. It cannot raise,
+because the program that torch.export makes of the functional API is just such a call.
 """
 
 from __future__ import annotations
@@ -15,15 +20,18 @@ import torch
 from torch import Tensor
 
 from . import dispatch, reference
+from .autograd import no_autocast
 from .epilogues import lookup
 from .precision import check_native
 from .schemas import LIBRARY
+from .validation import check_columns, check_linear_shapes, check_matrix_shapes
 
 
 def linear_epilogue(
     x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
 ) -> Tensor:
     row = lookup(name)
+    check_linear_shapes("linear_epilogue", x, weight, bias)
     row.check(weight.shape[0], params)
     return row.reference(reference.linear(x, weight, bias), params).contiguous()
 
@@ -32,6 +40,7 @@ def linear_gelu_softmax(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> Tensor:
     check_native("linear_gelu_softmax", precision)
+    check_linear_shapes("linear_gelu_softmax", x, weight, bias)
     return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
 
 
@@ -46,20 +55,25 @@ def linear_avgpool_gelu_scale_max(
     folded: int = 1,
 ) -> Tensor:
     check_native("linear_avgpool_gelu_scale_max", precision)
+    check_linear_shapes("linear_avgpool_gelu_scale_max", x, weight, bias)
     return reference.linear_avgpool_gelu_scale_max(
         x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
     ).contiguous()
 
 
 def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+    check_matrix_shapes("gelu_softmax", z, bias)
     return reference.gelu_softmax(z, bias, approximate=approximate).contiguous()
 
 
 def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
+    check_matrix_shapes("gelu_scale_max", z, bias)
+    check_columns("gelu_scale_max", z.shape[-1])
     return reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate).contiguous()
 
 
 def softmax(z: Tensor) -> Tensor:
+    check_matrix_shapes("softmax", z, None)
     return reference.softmax(z).contiguous()
 
 
@@ -166,6 +180,31 @@ _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
 }
 
 
+def _linear_epilogue_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, ctx.name, ctx.params = inputs
+    ctx.save_for_backward(x, weight, bias)
+
+
+def _linear_epilogue_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Differentiate the reference of the row, computed anew from the inputs.
+
+    The views keep operands that are one and the same tensor apart.
+    """
+    x, weight, bias = ctx.saved_tensors
+    needed = ctx.needs_input_grad[:3]
+    with no_autocast(grad):
+        with torch.enable_grad():
+            x, weight = x.view_as(x), weight.view_as(weight)
+            bias = None if bias is None else bias.view_as(bias)
+            y = lookup(ctx.name).reference(reference.linear(x, weight, bias), ctx.params)
+        wanted = [t for t, need in zip((x, weight, bias), needed, strict=True) if need]
+        grads = torch.autograd.grad(
+            y, wanted, grad, create_graph=torch.is_grad_enabled(), materialize_grads=True
+        )
+    found = iter(grads)
+    return *(next(found) if need else None for need in needed), None, None
+
+
 def _below_autograd(implementation: _Op) -> _Op:
     """Keep autograd out of an implementation: called with inputs that require grad, the reference
     would otherwise record its own graph, which the CUDA kernels cannot, and each native op would
@@ -186,3 +225,9 @@ for _name, (_default, _cuda, _fake) in _OPS.items():
         torch.library.register_autocast(
             f"cutlass_ops::{_name}", _device, torch.float32, lib=LIBRARY
         )
+torch.library.register_autograd(
+    "cutlass_ops::linear_epilogue",
+    _linear_epilogue_backward,
+    setup_context=_linear_epilogue_setup,
+    lib=LIBRARY,
+)

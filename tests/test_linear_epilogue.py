@@ -137,3 +137,69 @@ def test_scaling_weight_and_bias_scales_the_linear_part(case: Case, seed: int, d
     y = run("identity", [], x, weight, bias)
     scaled = run("identity", [], x, weight * factor, None if bias is None else bias * factor)
     assert torch.equal(scaled, y * factor)
+
+
+def leaves(device: str, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    return [t.detach().to(dtype).requires_grad_() for t in linear_like(5, 12, 6, device)]
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_gradients(name: str, device: str) -> None:
+    """The op had no autograd rule: x.grad stayed None, with a warning of PyTorch's, and custom
+    epilogues are reachable in no other way."""
+    params = some_params(name, 12)
+
+    def call(*operands: Tensor) -> Tensor:
+        return linear_epilogue(*operands, name, params)
+
+    assert torch.autograd.gradcheck(call, leaves(device))
+    assert torch.autograd.gradgradcheck(call, leaves(device))
+    for wanted in range(3):  # one input alone
+        operands = [t.requires_grad_(i == wanted) for i, t in enumerate(leaves(device))]
+        assert torch.autograd.gradcheck(call, operands)
+    operands = leaves(device, torch.float32)
+    run_opcheck(linear_epilogue.default, (*operands, name, params))
+    exact = [t.detach().double().requires_grad_() for t in operands]
+    truth = head_of(name, params).exact(Linear(*exact).eager())
+    grads = torch.autograd.grad(call(*operands).sum(), operands)
+    for actual, expected in zip(grads, torch.autograd.grad(truth.sum(), exact), strict=True):
+        assert (actual - expected).norm() <= 2e-5 * expected.norm()
+
+
+def test_gradients_in_a_graph(device: str) -> None:
+    operands = leaves(device, torch.float32)
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return linear_epilogue(x.sin(), weight, bias, "relu", []).square().sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    grads = torch.autograd.grad(compiled(*operands), operands)
+    for a, b in zip(grads, torch.autograd.grad(call(*operands), operands), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_of_one_tensor_as_both_operands(device: str) -> None:
+    """Differentiated by the tensor itself, either operand would get the gradient of both."""
+    (x, *_), (y, *_) = leaves(device), leaves(device)
+    linear_epilogue(x, x, None, "gelu_tanh", []).sum().backward()
+    torch.nn.functional.gelu(y @ y.t(), approximate="tanh").sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_backward_under_autocast(device: str) -> None:
+    """Recomputed in bfloat16, gradients would be off by 4e-3."""
+    operands = leaves(device, torch.float32)
+    y = linear_epilogue(*operands, "gelu", [])
+    grads = torch.autograd.grad(y.sum(), operands, retain_graph=True)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        again = torch.autograd.grad(y.sum(), operands)
+    for a, b in zip(again, grads, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_gradient_transforms_do_not_lose_the_gradient(device: str) -> None:
+    """torch.func.grad of the op raises; through the fallback of PyTorch it would be zero."""
+    x, weight, bias = linear_like(3, 4, 5, device)
+    with pytest.raises(RuntimeError, match="functorch"):
+        torch.func.grad(lambda x: linear_epilogue(x, weight, bias, "relu", []).sum())(x)

@@ -222,3 +222,41 @@ def test_float64_runs_in_the_reference_arithmetic(device: str) -> None:
         exact = op.head.exact(torch.nn.functional.linear(x, weight, bias))
         torch.testing.assert_close(y, exact, rtol=1e-12, atol=1e-15)
     assert cutlass_ops.softmax(x).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("softmax", "fold_rows")])
+@pytest.mark.parametrize("bias_shape", [(1,), (8, 1), ()], ids=str)
+def test_registered_ops_broadcast_no_bias(
+    name: str, bias_shape: tuple[int, ...], device: str
+) -> None:
+    """On the CPU a bias of one element was added to every column, where meta and CUDA raise."""
+    x, weight, _ = linear_like(5, 8, 8, device)
+    bias = torch.zeros(bias_shape, device=device)
+    args = list(arguments(name, x, weight, bias))
+    args[2 if "linear" in name else 1] = bias
+    with pytest.raises(ValueError, match=f"{name}: bias must have shape"):
+        getattr(OPS, name)(*args)
+    with pytest.raises(RuntimeError, match="bias"):
+        getattr(OPS, name)(*(a.to("meta") if isinstance(a, Tensor) else a for a in args))
+
+
+def test_registered_ops_refuse_scalars_and_empty_maxima(device: str) -> None:
+    """As the CUDA implementations do: the CPU's gave softmax(scalar) = 1, and an IndexError."""
+    scalar = torch.zeros((), device=device)
+    for call in (
+        lambda: OPS.softmax(scalar),
+        lambda: OPS.gelu_softmax(scalar, None, "none"),
+        lambda: OPS.gelu_scale_max(scalar, None, 1.0, "none"),
+        lambda: OPS.gelu_scale_max(torch.zeros(2, 0, device=device), None, 1.0, "none"),
+    ):
+        with pytest.raises(ValueError, match=r"softmax|gelu_scale_max"):
+            call()
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "linear_epilogue"])
+def test_backward_through_a_registered_op_warns(name: str, device: str) -> None:
+    """They have no gradient, the functional API has; that much must not be silent."""
+    operands = linear_like(5, 8, 8, device, requires_grad=True)
+    y = getattr(OPS, name)(*arguments(name, *operands))
+    with pytest.warns(UserWarning, match=f"cutlass_ops::{name}"):
+        y.sum().backward()
