@@ -1,0 +1,77 @@
+"""Which architectures a build is for: the two environment variables and the default."""
+
+from __future__ import annotations
+
+import pytest
+from programs import load_toolchain
+
+OURS, TORCHS = "CUTLASS_OPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"
+toolchain = load_toolchain()
+
+
+def names(monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[str]:
+    for variable in (OURS, TORCHS):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    return [architecture.name for architecture in toolchain.architectures()]
+
+
+@pytest.mark.parametrize("variable", [OURS, TORCHS])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("80", ["80"]),
+        ("8.0", ["80"]),
+        ("sm_80", ["80"]),
+        ("80;90a", ["80", "90a"]),
+        ("8.0 8.6,9.0a+PTX", ["80", "86", "90a+PTX"]),
+        ("80+ptx; 10.0f, 120", ["80+PTX", "100f", "120"]),
+        (" 9.0A ", ["90a"]),
+    ],
+)
+def test_ways_to_write_them(
+    variable: str, text: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert names(monkeypatch, **{variable: text}) == expected
+
+
+def test_ours_comes_first_and_the_default_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names(monkeypatch, **{OURS: "86", TORCHS: "9.0"}) == ["86"]
+    default = toolchain.DEFAULT_ARCHITECTURES.split(";")
+    assert names(monkeypatch) == names(monkeypatch, **{OURS: "", TORCHS: ""}) == default
+
+
+def test_torchs_list_may_name_what_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CUDA containers set it to all that their torch runs on, and building there failed."""
+    assert names(monkeypatch, **{TORCHS: "5.2 6.0 7.5 8.0 9.0+PTX"}) == ["80", "90+PTX"]
+    assert "5.2, 6.0, 7.5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "named"),
+    [
+        (OURS, "75;80", "75"),  # asked of us by name
+        (TORCHS, "7.0 7.5", "7.0"),  # nothing would be left
+    ],
+)
+def test_too_old(variable: str, text: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match=f"'{named}'.*8.0 or newer"):
+        names(monkeypatch, **{variable: text})
+
+
+@pytest.mark.parametrize("variable", [OURS, TORCHS])
+@pytest.mark.parametrize("text", ["hopper", "8", "80;;90", "9.0b", "compute_80", "8.0+"])
+def test_what_is_no_architecture(variable: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="cannot read the architecture"):
+        names(monkeypatch, **{variable: text})
+
+
+def test_compiler_flags() -> None:
+    """PTX goes along where asked for, and every 8.x is compiled from compute_80."""
+    flags = toolchain.Architecture("86", ptx=False).gencode()
+    assert flags == ["-gencode", "arch=compute_80,code=sm_86"]
+    flags = toolchain.Architecture("90a", ptx=True).gencode()
+    assert flags[1::2] == ["arch=compute_90a,code=sm_90a", "arch=compute_90a,code=compute_90a"]
