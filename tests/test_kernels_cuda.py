@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -196,6 +197,20 @@ def test_plans_stay_within_the_depth() -> None:
             OPS._plan_for("identity", [], 64, 64, 4, 132, kernel, 5)
         with pytest.raises(RuntimeError, match=kernel):
             OPS._plan_for("identity", [], 64, 64, 4, 132, kernel, 0)
+
+
+def test_a_problem_without_a_plan_says_so() -> None:
+    """2^20 by 2^13 tiles are more than a launch takes: the plan that nothing beat was returned, for
+    a kernel that could not run it."""
+    with pytest.raises(RuntimeError, match="tiles"):
+        OPS._plan("avgpool_gelu_scale_max", [1.0, 1.0], 2**27, 2**21, 1, 132)
+
+
+def test_folded_weights_get_short_chains() -> None:
+    """One chain of 8192 additions of like signs is less accurate than the mean of 16 of them."""
+    for folded, least in ((1, 1), (16, 2), (1024, 5)):
+        plan = OPS._plan("avgpool_gelu_scale_max", [1.0, 1.0], 8192, 8192, 8192, 132, folded)
+        assert int(re.search(r"(\d+) splits? of k", OPS._describe_plan(plan))[1]) >= least
 
 
 def test_unknown_names_are_refused() -> None:
