@@ -63,7 +63,7 @@ def test_too_old(variable: str, text: str, named: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("variable", [OURS, TORCHS])
-@pytest.mark.parametrize("text", ["hopper", "8", "80;;90", "9.0b", "compute_80", "8.0+"])
+@pytest.mark.parametrize("text", ["hopper", "8", "9.0b", "compute_80", "8.0+"])
 def test_what_is_no_architecture(variable: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="cannot read the architecture"):
         names(monkeypatch, **{variable: text})
