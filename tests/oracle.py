@@ -122,12 +122,20 @@ class Linear:
         return F.linear(self._matrix().double(), self.weight.double(), bias)
 
     def eager(self, chunks: int = 1) -> Tensor:
-        """F.linear in float32, K cut into chunks whose products are added one after another."""
-        x, weight = self._matrix().chunk(chunks, 1), self.weight.chunk(chunks, 1)
+        """F.linear in float32, K cut into chunks whose products are added one after another.
+
+        On x as it is: with more dims or other strides PyTorch takes another kernel.
+        """
+        x, weight = self.x.chunk(chunks, -1), self.weight.chunk(chunks, 1)
         z = F.linear(x[0], weight[0], self.bias)
         for a, b in zip(x[1:], weight[1:], strict=True):
             z = z + F.linear(a, b)
-        return z
+        return z.reshape(math.prod(z.shape[:-1]), z.shape[-1])
+
+    def eager_transposed(self) -> Tensor:
+        """On dense copies and as weight @ x.T: another kernel of the BLAS, in backward too."""
+        z = (self.weight.contiguous() @ self._matrix().contiguous().t()).t()
+        return z if self.bias is None else z + self.bias
 
     def fold(self, kernel_size: int) -> Linear:
         """The layer whose outputs are the averages of windows, pooling being linear."""
@@ -209,12 +217,26 @@ def relative_l2(difference: Tensor, reference: Tensor, per_row: bool) -> float:
 def eager_forms(head: Head, operands: Linear | Matrix) -> list[Callable[[Any], Tensor]]:
     """Ways to write the head in eager float32: first the plain one, then other orders of summation.
 
-    They matter where all terms are alike: there rounding errors do not average out, each order has
-    its own, and a luckier order is no yardstick for the others.
+    They matter where all terms or all columns are alike: there rounding errors do not average out,
+    each order has its own, and a luckier order is no yardstick for the others.
     """
-    forms: list[Callable[[Any], Tensor]] = [lambda o: head.eager(o.eager())]
+
+    def plain(o: Any) -> Tensor:
+        return head.eager(o.eager())
+
+    def errors_with_other_signs(o: Any) -> Tensor:
+        """Equal columns whose equal errors cancel in the head are luck, too."""
+        z = o.eager()
+        with torch.no_grad():
+            generator = torch.Generator(z.device).manual_seed(z.numel())
+            flip = torch.rand(z.shape, generator=generator, device=z.device) < 0.5
+            moved = torch.where(flip, 2 * (o.exact() - z), 0.0).nan_to_num(0.0, 0.0, 0.0)
+        return head.eager(z + moved.to(z.dtype))
+
+    forms: list[Callable[[Any], Tensor]] = [plain, errors_with_other_signs]
     if isinstance(operands, Linear):
         forms.append(lambda o: head.eager(o.eager(chunks=8)))
+        forms.append(lambda o: head.eager(o.eager_transposed()))
         if head.folded is not None:
             folded, kernel_size = head.folded, head.kernel_size
             forms.append(lambda o: folded.eager(o.fold(kernel_size).eager()))

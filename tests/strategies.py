@@ -100,7 +100,8 @@ def make_operands(
     elif values == "negative":  # every pre-activation is negative
         x, weight = rand(m, k), -rand(n, k) / max(k, 1) * 4
     elif values == "equal":
-        x, weight = torch.full_like(x, 0.3), torch.full_like(weight, 1 / max(k, 1))
+        # Powers of two: sums are exact in any order, so that equal columns are equal in bits.
+        x, weight = torch.full_like(x, 0.5), torch.full_like(weight, 2.0 ** -k.bit_length())
     elif values in ("columns", "compensated"):
         exponents = 10.0 ** (rand(k) * 12 - 6)
         x = x * exponents

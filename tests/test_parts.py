@@ -119,7 +119,9 @@ def test_folding_keeps_nan_and_infinity_in_their_window(device: str) -> None:
     assert folded[2].tolist() == [1.0, 1.0, 1.0]  # row 6 is the remainder
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 31, 33, 1023, 1025, 4097, 8191, 8192, 8193, 32769, 65537])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 31, 33, 1023, 1025, 4097, 8191, 8192, 8193, 32769, 65537, 1_048_577]
+)
 def test_softmax_of_any_row_length(n: int, device: str) -> None:
     """In registers, in shared memory, streaming: each has its edges."""
     z = torch.randn(5, n, device=device) * 3
