@@ -74,15 +74,19 @@ def _ninja_file(sources: list[str], work: Path, output: Path) -> str:
         "-Xptxas=-v",  # registers and spills, read by _ptxas_report
         f"--threads={os.environ.get('NVCC_THREADS', '1')}",
     ]
-    binding = [f"-I{work / 'generated'}", "-isystem", str(torch / "include")]
+    binding = [
+        f"-I{work / 'generated'}",
+        "-isystem",
+        str(torch / "include"),
+        f"-Xcompiler=-ffile-prefix-map={torch.parent}/=",
+    ]
     # No torch_cuda, no c10, no shared cudart: the binary loads beside any torch >= 2.11, CPU-only
-    # ones included.
+    # ones included. Through -Xlinker, because nvcc writes a -L of its own into the binary.
     link = [
         "-shared",
         "-cudart=static",
-        f"-L{torch / 'lib'}",
-        "-ltorch_cpu",
-        "-ldl",
+        f"-Xlinker=-L{torch / 'lib'}",
+        "-Xlinker=-ltorch_cpu",
         "-Xlinker=--no-undefined",
     ]
 
