@@ -53,6 +53,7 @@ def _fold_rows(
 
 
 for _name in (
+    "linear",
     "linear_epilogue",
     "linear_gelu_softmax",
     "linear_avgpool_gelu_scale_max",

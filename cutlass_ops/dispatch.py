@@ -125,6 +125,11 @@ def linear_epilogue(
     return out
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """CUDA implementation of ``cutlass_ops::linear``."""
+    return linear_epilogue(x, weight, bias, "identity", ())
+
+
 def linear_gelu_softmax(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> Tensor:

@@ -36,6 +36,12 @@ def linear_epilogue(
     return row.reference(reference.linear(x, weight, bias), params).contiguous()
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The epilogue "identity" without the autograd rule of linear_epilogue, for the functions of
+    autograd.py: inside them the rule would cost 50 us a call and do nothing."""
+    return linear_epilogue(x, weight, bias, "identity", ())
+
+
 def linear_gelu_softmax(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> Tensor:
@@ -107,6 +113,10 @@ def _fake_linear_epilogue(
     return x.new_empty((*x.shape[:-1], row.columns(weight.shape[0], params)))
 
 
+def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _fake_linear_epilogue(x, weight, bias, "identity", ())
+
+
 def _fake_linear_gelu_softmax(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> Tensor:
@@ -162,6 +172,7 @@ def _fake_fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
 _Op = Callable[..., Any]
 # name: the implementation for all but CUDA, the one for CUDA, the fake
 _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
+    "linear": (linear, dispatch.linear, _fake_linear),
     "linear_epilogue": (linear_epilogue, dispatch.linear_epilogue, _fake_linear_epilogue),
     "linear_gelu_softmax": (
         linear_gelu_softmax,

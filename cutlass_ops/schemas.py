@@ -14,6 +14,7 @@ LIBRARY = torch.library.Library("cutlass_ops", "DEF")
 # What functional.py calls. Each has a fake, an autocast rule, a vmap rule, a CUDA implementation
 # (dispatch.py) and, for every other backend, the plain PyTorch one (reference.py).
 PUBLIC_SCHEMAS = (
+    "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     "linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params) -> Tensor",
     "linear_gelu_softmax(Tensor x, Tensor weight, Tensor? bias, str approximate, str precision)"
     " -> Tensor",

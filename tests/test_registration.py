@@ -16,6 +16,7 @@ import cutlass_ops
 
 OPS = torch.ops.cutlass_ops
 PUBLIC = (
+    "linear",
     "linear_epilogue",
     "linear_gelu_softmax",
     "linear_avgpool_gelu_scale_max",
@@ -31,6 +32,7 @@ half_types = pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], id
 def arguments(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Any, ...]:
     """Arguments of each registered op, made from the operands of one linear layer."""
     return {
+        "linear": (x, weight, bias),
         "linear_epilogue": (x, weight, bias, "avgpool_gelu_scale_max", [3.0, -1.0]),
         "linear_gelu_softmax": (x, weight, bias, "none", "ieee"),
         "linear_avgpool_gelu_scale_max": (x, weight, bias, 3, 2.0, "tanh", "ieee"),
