@@ -127,6 +127,7 @@ def linear_epilogue(
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """CUDA implementation of ``cutlass_ops::linear``."""
+    check_linear_shapes("linear", x, weight, bias)
     return linear_epilogue(x, weight, bias, "identity", ())
 
 

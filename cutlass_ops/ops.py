@@ -39,6 +39,7 @@ def linear_epilogue(
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The epilogue "identity" without the autograd rule of linear_epilogue, for the functions of
     autograd.py: inside them the rule would cost 50 us a call and do nothing."""
+    check_linear_shapes("linear", x, weight, bias)
     return linear_epilogue(x, weight, bias, "identity", ())
 
 
