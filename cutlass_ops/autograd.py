@@ -2,10 +2,10 @@
 
 They stand outside the ops, in Python: that costs nothing where no gradient is needed. Each saves
 its inputs and outputs only, and its backward is made of operations that differentiate again, so
-double backward is right; op A is two functions (linear, gelu_softmax) for that reason, its
-intermediate being the output of one and the input of the other. Nothing here scatters with
-atomics, so gradients are bit-identical from run to run. Backward runs with autocast off; where it
-multiplies matrices it follows PyTorch's own TF32 flag, which the forward never does.
+double backward is right; the linear part of op A is an output of its function for that reason.
+Nothing here scatters with atomics, so gradients are bit-identical from run to run. Backward runs
+with autocast off; where it multiplies matrices it follows PyTorch's own TF32 flag, which the
+forward never does.
 
 All functions take two-dimensional x or z; :mod:`cutlass_ops.functional` folds leading dimensions.
 """
@@ -17,48 +17,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function
 
-from . import reference, schemas
-from .reference import gelu_derivative
+from . import schemas
+from .gradients import (
+    entry,
+    gelu_softmax_gradient,
+    linear_gradients,
+    max_gradient,
+    no_autocast,
+    spread_rows,
+)
 
 _ops = torch.ops.cutlass_ops
 _LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
 
 Gradients = tuple[Tensor | None, ...]
-
-
-def no_autocast(tensor: Tensor) -> torch.autocast:
-    """A context without autocast on the tensor's device; meta tensors know no autocast."""
-    kind = tensor.device.type
-    return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
-
-
-def _gelu_derivative_times(h: Tensor, factor: Tensor, approximate: str) -> Tensor:
-    """``gelu'(h) * factor``; ``factor`` is the caller's to lose.
-
-    Without a graph to build it works in place: two temporaries of the size of h at the most,
-    which is what eager PyTorch's softmax and GELU backward take.
-    """
-    if torch.is_grad_enabled() or approximate != "none":
-        return gelu_derivative(h, approximate) * factor
-    derivative = (h * -0.7071067811865476).erfc_().mul_(0.5)
-    density = (h * h).mul_(-0.5).exp_().mul_(0.3989422804014327).mul_(h)
-    return factor.mul_(derivative.add_(density))  # factor alone may carry a vmap dimension
-
-
-def _spread_rows(folded: Tensor, kernel_size: int, rows: int) -> Tensor:
-    """The transpose of fold_rows: each row goes to its ``kernel_size`` rows, divided; rest zero."""
-    share = folded / kernel_size
-    tail = folded.shape[1:]
-    windows = folded.shape[0]
-    spread = share.unsqueeze(1).expand(windows, kernel_size, *tail)
-    spread = spread.reshape(windows * kernel_size, *tail)
-    rest = rows - windows * kernel_size
-    if rest == 0:
-        return spread
-    return torch.cat((spread, folded.new_zeros((rest, *tail))))
 
 
 class Linear(Function):
@@ -78,15 +52,10 @@ class Linear(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
-        """dx = g @ weight; dweight = g.T @ x; dbias = column sums of g."""
         (g,) = grads
         x, weight = ctx.saved_tensors
-        need_x, need_weight, need_bias = ctx.needs_input_grad
         with no_autocast(g):
-            dx = g @ weight if need_x else None
-            dweight = g.t() @ x if need_weight else None
-            dbias = g.sum(0) if need_bias else None
-        return dx, dweight, dbias
+            return linear_gradients(g, x, weight, ctx.needs_input_grad)
 
 
 class GeluSoftmax(Function):
@@ -107,16 +76,53 @@ class GeluSoftmax(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
-        """dz = gelu'(z + bias) * y * (g - sum(g * y))."""
         (g,) = grads
         z, bias, y = ctx.saved_tensors
         need_z, need_bias, _ = ctx.needs_input_grad
         with no_autocast(g):
             h = z if bias is None else z + bias
-            factor = torch.ops.aten._softmax_backward_data(g, y, -1, y.dtype)
-            dz = _gelu_derivative_times(h, factor, ctx.approximate)
+            dz = gelu_softmax_gradient(g, h, y, ctx.approximate)
             dbias = dz.sum(0) if need_bias else None
         return dz if need_z else None, dbias, None
+
+
+class LinearGeluSoftmax(Function):
+    """Op A: (y, z) with z = x @ weight.T + bias and y = softmax(gelu(z), -1), both ``[M, N]``.
+
+    z is an output, and not merely saved, so that a graph of backward knows what it depends on.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+    ) -> tuple[Tensor, Tensor]:
+        out: tuple[Tensor, Tensor] = _ops.linear_gelu_softmax_training(
+            x, weight, bias, approximate, precision
+        )
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, weight, _, approximate, _ = inputs
+        ctx.save_for_backward(x, weight, *output)
+        ctx.approximate = approximate
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+        """dz of GELU and softmax, plus what z itself received; then as a linear layer."""
+        gy, gz = grads
+        x, weight, y, z = ctx.saved_tensors
+        with no_autocast(x):
+            dz = gz
+            if gy is not None:
+                dz = gelu_softmax_gradient(gy, z, y, ctx.approximate)
+                dz = dz if gz is None else dz + gz
+            if dz is None:
+                return None, None, None, None, None
+            return *linear_gradients(dz, x, weight, ctx.needs_input_grad), None, None
 
 
 class Softmax(Function):
@@ -140,15 +146,6 @@ class Softmax(Function):
         (y,) = ctx.saved_tensors
         with no_autocast(g):
             return (torch.ops.aten._softmax_backward_data(g, y, -1, y.dtype),)
-
-
-def _max_gradient(g: Tensor, h: Tensor, scale: float, approximate: str) -> Tensor:
-    """The gradient of max(scale * gelu(h), -1) for h ``[M, N]``, all on the first maximum."""
-    with torch.no_grad():
-        index = (reference.gelu(h, approximate) * scale).max(-1, keepdim=True).indices
-    slope = scale * gelu_derivative(h.gather(-1, index), approximate)
-    zeros = torch.zeros_like(h, memory_format=torch.contiguous_format)
-    return zeros.scatter(-1, index, g.unsqueeze(-1) * slope)
 
 
 class GeluScaleMax(Function):
@@ -176,7 +173,7 @@ class GeluScaleMax(Function):
         need_z, need_bias = ctx.needs_input_grad[:2]
         with no_autocast(g):
             h = z if bias is None else z + bias
-            dz = _max_gradient(g, h, ctx.scale, ctx.approximate)
+            dz = max_gradient(g, h, ctx.scale, ctx.approximate)
             dbias = dz.sum(0) if need_bias else None
         return dz if need_z else None, dbias, None, None
 
@@ -200,7 +197,7 @@ class FoldRows(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
         (g,) = grads
-        return _spread_rows(g, ctx.kernel_size, ctx.rows), None
+        return spread_rows(g, ctx.kernel_size, ctx.rows), None
 
 
 class LinearAvgPoolGeluScaleMax(Function):
@@ -250,31 +247,17 @@ class LinearAvgPoolGeluScaleMax(Function):
                 folded = fold_rows(weight, kernel_size)
                 folded_bias = None if bias is None else fold_rows(bias, kernel_size)
             h = linear(x, folded, folded_bias)
-            dh = _max_gradient(g, h, ctx.scale, ctx.approximate)
+            dh = max_gradient(g, h, ctx.scale, ctx.approximate)
             dx = dh @ folded if need_x else None
-            dweight = _spread_rows(dh.t() @ x, kernel_size, rows) if need_weight else None
-            dbias = _spread_rows(dh.sum(0), kernel_size, rows) if need_bias else None
+            dweight = spread_rows(dh.t() @ x, kernel_size, rows) if need_weight else None
+            dbias = spread_rows(dh.sum(0), kernel_size, rows) if need_bias else None
         return dx, dweight, dbias, None, None, None, None
 
 
-def _entry(function: type[Function]) -> Callable[..., Tensor]:
-    """``function.apply`` without its binding of default arguments, which none of ours has: 5 us a
-    call and not 21. Traces and functorch transforms take the whole of it."""
-    bare = super(Function, function).apply  # type: ignore[misc]  # it is _C._FunctionBase's
-
-    def apply(*args: Any) -> Tensor:
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-            traced: Tensor = function.apply(*args)
-            return traced
-        out: Tensor = bare(*unwrap_dead_wrappers(args))
-        return out
-
-    return apply
-
-
-linear = _entry(Linear)
-gelu_softmax = _entry(GeluSoftmax)
-softmax = _entry(Softmax)
-gelu_scale_max = _entry(GeluScaleMax)
-fold_rows = _entry(FoldRows)
-linear_avgpool_gelu_scale_max = _entry(LinearAvgPoolGeluScaleMax)
+linear: Callable[..., Tensor] = entry(Linear)
+linear_gelu_softmax: Callable[..., tuple[Tensor, Tensor]] = entry(LinearGeluSoftmax)
+gelu_softmax: Callable[..., Tensor] = entry(GeluSoftmax)
+softmax: Callable[..., Tensor] = entry(Softmax)
+gelu_scale_max: Callable[..., Tensor] = entry(GeluScaleMax)
+fold_rows: Callable[..., Tensor] = entry(FoldRows)
+linear_avgpool_gelu_scale_max: Callable[..., Tensor] = entry(LinearAvgPoolGeluScaleMax)

@@ -15,21 +15,21 @@ from torch import Tensor
 
 from . import schemas
 
-_Rule = Callable[..., tuple[Tensor, int]]
+_Rule = Callable[..., tuple[Any, Any]]
 
 
 def _rule(name: str) -> _Rule:
     """The rule of an op whose first argument alone has leading dimensions."""
     op = getattr(torch.ops.cutlass_ops, name).default
 
-    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         # what is no tensor, a list of params too, is never batched, whatever in_dims says of it
         dims = [
             dim if isinstance(argument, Tensor) else None
             for argument, dim in zip(args, in_dims, strict=True)
         ]
         if dims[0] is not None and not any(dim is not None for dim in dims[1:]):
-            return op(args[0].movedim(dims[0], 0), *args[1:]), 0
+            return _leading(op(args[0].movedim(dims[0], 0), *args[1:]))
         results = []
         for index in range(info.batch_size):
             one = (
@@ -37,9 +37,16 @@ def _rule(name: str) -> _Rule:
                 for argument, dim in zip(args, dims, strict=True)
             )
             results.append(op(*one))
-        return torch.stack(results), 0
+        if isinstance(results[0], tuple):
+            return _leading(tuple(map(torch.stack, zip(*results, strict=True))))
+        return _leading(torch.stack(results))
 
     return rule
+
+
+def _leading(result: Any) -> tuple[Any, Any]:
+    """One result or several, each with its batch dimension first, as vmap wants it told."""
+    return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
 
 def _fold_rows(
@@ -56,6 +63,7 @@ for _name in (
     "linear",
     "linear_epilogue",
     "linear_gelu_softmax",
+    "linear_gelu_softmax_training",
     "linear_avgpool_gelu_scale_max",
     "gelu_softmax",
     "gelu_scale_max",

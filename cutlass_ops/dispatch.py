@@ -136,22 +136,45 @@ def linear_gelu_softmax(
 ) -> Tensor:
     """CUDA implementation of ``cutlass_ops::linear_gelu_softmax``: a GEMM with GELU in its
     epilogue, then a row softmax in place."""
-    op = "linear_gelu_softmax"
+    return _softmax_head("linear_gelu_softmax", x, weight, bias, approximate, precision, False)[0]
+
+
+def linear_gelu_softmax_training(
+    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+) -> tuple[Tensor, Tensor]:
+    """CUDA implementation of ``cutlass_ops::linear_gelu_softmax_training``: a GEMM that stores the
+    linear part, which backward needs, then GELU and softmax of it in one pass."""
+    op = "linear_gelu_softmax_training"
+    return _softmax_head(op, x, weight, bias, approximate, precision, True)
+
+
+def _softmax_head(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    approximate: str,
+    precision: str,
+    keep_linear: bool,
+) -> tuple[Tensor, Tensor]:
     check_native(op, precision)
     check_linear_shapes(op, x, weight, bias)
     if not _native(op, x, weight, bias):
-        return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
+        y, z = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
+        return y.contiguous(), z.contiguous()
     n, k = weight.shape
     lead = x.shape[:-1]
     x = _matrix(x)
     m = x.shape[0]
     check_sizes(op, m, n, k)
-    out = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
-    if out.numel() > 0:
-        flat = out if out.dim() == 2 else out.view(m, n)
-        _run_linear(x, _matrix(weight), _vector(bias), gelu_name(approximate), [], flat)
-        _row_softmax_native(flat, None, "identity", flat)
-    return out
+    z = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
+    y = torch.empty_like(z) if keep_linear else z
+    if z.numel() > 0:
+        gelu = gelu_name(approximate)
+        first, second = ("identity", gelu) if keep_linear else (gelu, "identity")
+        _run_linear(x, _matrix(weight), _vector(bias), first, [], z.view(m, n))
+        _row_softmax_native(z.view(m, n), None, second, y.view(m, n))
+    return y, z
 
 
 def linear_avgpool_gelu_scale_max(

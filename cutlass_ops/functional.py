@@ -87,8 +87,7 @@ def _linear_gelu_softmax(
         return out
     if transform_in_trace():
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
-    z = autograd.linear(matrix(x), weight, bias)
-    y = autograd.gelu_softmax(z, None, approximate)
+    y, _ = autograd.linear_gelu_softmax(matrix(x), weight, bias, approximate, mode)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
 
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from . import dispatch, reference
-from .autograd import no_autocast
 from .epilogues import lookup
+from .gradients import no_autocast
 from .precision import check_native
 from .schemas import LIBRARY
 from .validation import check_columns, check_linear_shapes, check_matrix_shapes
@@ -49,6 +49,16 @@ def linear_gelu_softmax(
     check_native("linear_gelu_softmax", precision)
     check_linear_shapes("linear_gelu_softmax", x, weight, bias)
     return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
+
+
+def linear_gelu_softmax_training(
+    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+) -> tuple[Tensor, Tensor]:
+    op = "linear_gelu_softmax_training"
+    check_native(op, precision)
+    check_linear_shapes(op, x, weight, bias)
+    y, z = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
+    return y.contiguous(), z.contiguous()
 
 
 def linear_avgpool_gelu_scale_max(
@@ -125,6 +135,13 @@ def _fake_linear_gelu_softmax(
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
+def _fake_linear_gelu_softmax_training(
+    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+) -> tuple[Tensor, Tensor]:
+    y = _fake_linear_gelu_softmax(x, weight, bias, approximate, precision)
+    return y, torch.empty_like(y)
+
+
 def _fake_linear_avgpool_gelu_scale_max(
     x: Tensor,
     weight: Tensor,
@@ -179,6 +196,11 @@ _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
         linear_gelu_softmax,
         dispatch.linear_gelu_softmax,
         _fake_linear_gelu_softmax,
+    ),
+    "linear_gelu_softmax_training": (
+        linear_gelu_softmax_training,
+        dispatch.linear_gelu_softmax_training,
+        _fake_linear_gelu_softmax_training,
     ),
     "linear_avgpool_gelu_scale_max": (
         linear_avgpool_gelu_scale_max,

@@ -128,6 +128,14 @@ def linear_gelu_softmax(
     return gelu_softmax(linear(x, weight, bias), approximate=approximate)
 
 
+def linear_gelu_softmax_training(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, approximate: str = "none"
+) -> tuple[Tensor, Tensor]:
+    """linear_gelu_softmax and, for its backward, the linear part: both ``[..., N]``."""
+    z = linear(x, weight, bias)
+    return gelu_softmax(z, approximate=approximate), z
+
+
 def linear_avgpool_gelu_scale_max(
     x: Tensor,
     weight: Tensor,

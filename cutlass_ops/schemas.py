@@ -18,6 +18,8 @@ PUBLIC_SCHEMAS = (
     "linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params) -> Tensor",
     "linear_gelu_softmax(Tensor x, Tensor weight, Tensor? bias, str approximate, str precision)"
     " -> Tensor",
+    "linear_gelu_softmax_training(Tensor x, Tensor weight, Tensor? bias, str approximate,"
+    " str precision) -> (Tensor, Tensor)",
     "linear_avgpool_gelu_scale_max(Tensor x, Tensor weight, Tensor? bias, int kernel_size,"
     " float scale, str approximate, str precision, int folded=1) -> Tensor",
     "gelu_softmax(Tensor z, Tensor? bias, str approximate) -> Tensor",

@@ -19,6 +19,7 @@ PUBLIC = (
     "linear",
     "linear_epilogue",
     "linear_gelu_softmax",
+    "linear_gelu_softmax_training",
     "linear_avgpool_gelu_scale_max",
     "gelu_softmax",
     "gelu_scale_max",
@@ -35,12 +36,18 @@ def arguments(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tupl
         "linear": (x, weight, bias),
         "linear_epilogue": (x, weight, bias, "avgpool_gelu_scale_max", [3.0, -1.0]),
         "linear_gelu_softmax": (x, weight, bias, "none", "ieee"),
+        "linear_gelu_softmax_training": (x, weight, bias, "tanh", "ieee"),
         "linear_avgpool_gelu_scale_max": (x, weight, bias, 3, 2.0, "tanh", "ieee"),
         "gelu_softmax": (x, None, "none"),
         "gelu_scale_max": (x, None, -1.0, "none"),
         "softmax": (x,),
         "fold_rows": (weight, 3),
     }[name]
+
+
+def results(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What an op returned, one tensor or several, as a tuple."""
+    return (returned,) if isinstance(returned, Tensor) else returned
 
 
 def shapes_of_x(k: int) -> list[tuple[int, ...]]:
@@ -82,15 +89,16 @@ def test_fake_tells_shape_strides_dtype_and_device(
     real = op(*arguments(name, *operands))
     with FakeTensorMode() as mode:
         fake = op(*arguments(name, *(mode.from_tensor(t) for t in operands)))
-    assert (fake.shape, fake.stride()) == (real.shape, real.stride())
-    assert (fake.dtype, fake.device.type) == (real.dtype, real.device.type)
-    assert real.is_contiguous()
+    for told, made in zip(results(fake), results(real), strict=True):
+        assert (told.shape, told.stride()) == (made.shape, made.stride())
+        assert (told.dtype, told.device.type) == (made.dtype, made.device.type)
+        assert made.is_contiguous()
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_meta_tensors(name: str) -> None:
     x, weight, bias = (t.to("meta") for t in linear_like(5, 8, 7, "cpu"))
-    result = getattr(OPS, name)(*arguments(name, x, weight, bias))
+    result = results(getattr(OPS, name)(*arguments(name, x, weight, bias)))[0]
     assert result.device.type == "meta"
     assert result.is_contiguous()
 
@@ -259,6 +267,6 @@ def test_registered_ops_refuse_scalars_and_empty_maxima(device: str) -> None:
 def test_backward_through_a_registered_op_warns(name: str, device: str) -> None:
     """They have no gradient, the functional API has; that much must not be silent."""
     operands = linear_like(5, 8, 8, device, requires_grad=True)
-    y = getattr(OPS, name)(*arguments(name, *operands))
+    y = results(getattr(OPS, name)(*arguments(name, *operands)))[0]
     with pytest.warns(UserWarning, match=f"cutlass_ops::{name}"):
         y.sum().backward()

@@ -1,0 +1,85 @@
+"""The gradients that the autograd functions share, in operations that differentiate again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import Function
+
+from . import reference
+from .reference import gelu_derivative
+
+
+def no_autocast(tensor: Tensor) -> torch.autocast:
+    """A context without autocast on the tensor's device; meta tensors know no autocast."""
+    kind = tensor.device.type
+    return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
+
+
+def gelu_derivative_times(h: Tensor, factor: Tensor, approximate: str) -> Tensor:
+    """``gelu'(h) * factor``; ``factor`` is the caller's to lose.
+
+    Without a graph to build it works in place: two temporaries of the size of h at the most,
+    which is what eager PyTorch's softmax and GELU backward take.
+    """
+    if torch.is_grad_enabled() or approximate != "none":
+        return gelu_derivative(h, approximate) * factor
+    derivative = (h * -0.7071067811865476).erfc_().mul_(0.5)
+    density = (h * h).mul_(-0.5).exp_().mul_(0.3989422804014327).mul_(h)
+    return factor.mul_(derivative.add_(density))  # factor alone may carry a vmap dimension
+
+
+def gelu_softmax_gradient(g: Tensor, h: Tensor, y: Tensor, approximate: str) -> Tensor:
+    """dh = gelu'(h) * y * (g - sum(g * y)) for y = softmax(gelu(h), -1)."""
+    factor = torch.ops.aten._softmax_backward_data(g, y, -1, y.dtype)
+    return gelu_derivative_times(h, factor, approximate)
+
+
+def max_gradient(g: Tensor, h: Tensor, scale: float, approximate: str) -> Tensor:
+    """The gradient of max(scale * gelu(h), -1) for h ``[M, N]``, all on the first maximum."""
+    with torch.no_grad():
+        index = (reference.gelu(h, approximate) * scale).max(-1, keepdim=True).indices
+    slope = scale * gelu_derivative(h.gather(-1, index), approximate)
+    zeros = torch.zeros_like(h, memory_format=torch.contiguous_format)
+    return zeros.scatter(-1, index, g.unsqueeze(-1) * slope)
+
+
+def linear_gradients(
+    g: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, ...]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """dx = g @ weight; dweight = g.T @ x; dbias = column sums of g; where needed."""
+    need_x, need_weight, need_bias = needed[:3]
+    dx = g @ weight if need_x else None
+    dweight = g.t() @ x if need_weight else None
+    dbias = g.sum(0) if need_bias else None
+    return dx, dweight, dbias
+
+
+def spread_rows(folded: Tensor, kernel_size: int, rows: int) -> Tensor:
+    """The transpose of fold_rows: each row goes to its ``kernel_size`` rows, divided; rest zero."""
+    share = folded / kernel_size
+    tail = folded.shape[1:]
+    windows = folded.shape[0]
+    spread = share.unsqueeze(1).expand(windows, kernel_size, *tail)
+    spread = spread.reshape(windows * kernel_size, *tail)
+    rest = rows - windows * kernel_size
+    if rest == 0:
+        return spread
+    return torch.cat((spread, folded.new_zeros((rest, *tail))))
+
+
+def entry(function: type[Function]) -> Callable[..., Any]:
+    """``function.apply`` without its binding of default arguments, which none of ours has: 5 us a
+    call and not 21. Traces and functorch transforms take the whole of it."""
+    bare = super(Function, function).apply  # type: ignore[misc]  # it is _C._FunctionBase's
+
+    def apply(*args: Any) -> Any:
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return function.apply(*args)
+        return bare(*unwrap_dead_wrappers(args))
+
+    return apply
