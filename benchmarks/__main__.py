@@ -75,7 +75,7 @@ class Run:
             "schema": report.SCHEMA,
             "environment": environment.describe(self.device),
             "settings": {
-                "argv": sys.argv[1:],
+                "argv": ["DIR" if a == str(args.output) else a for a in sys.argv[1:]],
                 "seconds": seconds,
                 "seed": args.seed,
                 "kernel_size": args.kernel_size,
