@@ -85,7 +85,7 @@ def _run_linear(
     weight: Tensor,
     bias: Tensor | None,
     name: str,
-    params: list[float],
+    params: tuple[float, ...],
     out: Tensor,
     folded: int = 1,
 ) -> None:
@@ -99,10 +99,14 @@ def _run_linear(
 
 
 def linear_epilogue(
-    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    name: str,
+    params: Sequence[float],
+    op: str = "linear_epilogue",
 ) -> Tensor:
-    """CUDA implementation of ``cutlass_ops::linear_epilogue``."""
-    op = "linear_epilogue"
+    """CUDA implementation of ``cutlass_ops::linear_epilogue``; ``op`` is named in errors."""
     row = lookup(name)
     check_linear_shapes(op, x, weight, bias)
     n, k = weight.shape
@@ -121,14 +125,13 @@ def linear_epilogue(
     out = torch.empty(shape, dtype=torch.float32, device=x.device)
     if out.numel() > 0:
         flat = out.view(m) if row.columns is None else out.view(m, -1)
-        _run_linear(x, _matrix(weight), _vector(bias), name, list(params), flat)
+        _run_linear(x, _matrix(weight), _vector(bias), name, tuple(params), flat)
     return out
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """CUDA implementation of ``cutlass_ops::linear``."""
-    check_linear_shapes("linear", x, weight, bias)
-    return linear_epilogue(x, weight, bias, "identity", ())
+    return linear_epilogue(x, weight, bias, "identity", (), op="linear")
 
 
 def linear_gelu_softmax(
@@ -172,7 +175,7 @@ def _softmax_head(
     if z.numel() > 0:
         gelu = gelu_name(approximate)
         first, second = ("identity", gelu) if keep_linear else (gelu, "identity")
-        _run_linear(x, _matrix(weight), _vector(bias), first, [], z.view(m, n))
+        _run_linear(x, _matrix(weight), _vector(bias), first, (), z.view(m, n))
         _row_softmax_native(z.view(m, n), None, second, y.view(m, n))
     return y, z
 
@@ -218,13 +221,13 @@ def linear_avgpool_gelu_scale_max(
         n = windows * kernel_size
         weight = weight.narrow(0, 0, n)
         bias = None if bias is None else bias.narrow(0, 0, n)
-    params = [float(kernel_size), scale]
+    params = (float(kernel_size), scale)
     if kernel_size == 1 or not plans.choose_folding(x, m, n, k, kernel_size):
         _run_linear(x, weight, bias, name, params, flat, folded)
         return out
     means = _fold(weight, kernel_size)
     means_bias = None if bias is None else _fold(bias.unsqueeze(1), kernel_size).view(windows)
-    _run_linear(x, means, means_bias, name, [1.0, scale], flat, kernel_size)
+    _run_linear(x, means, means_bias, name, (1.0, scale), flat, kernel_size)
     # An infinite x against a window with weights of both signs is NaN by definition, but may be
     # infinite against their mean. Rows that came out infinite are computed again, unfolded. The
     # caller's packed weights hold the means only, so there that correction cannot be made.
@@ -302,7 +305,7 @@ def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: st
     out = torch.empty(lead, dtype=torch.float32, device=z.device)
     if m > 0:
         name = pooled_name(approximate)
-        params = [1.0, scale]
+        params = (1.0, scale)
         workspace = plans.workspace(z, plans.matrix_workspace(name, params, m, n))
         _matrix_epilogue_native(z, _vector(bias), name, params, workspace, out.view(m))
     return out

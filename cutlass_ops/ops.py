@@ -28,10 +28,15 @@ from .validation import check_columns, check_linear_shapes, check_matrix_shapes
 
 
 def linear_epilogue(
-    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    name: str,
+    params: Sequence[float],
+    op: str = "linear_epilogue",
 ) -> Tensor:
     row = lookup(name)
-    check_linear_shapes("linear_epilogue", x, weight, bias)
+    check_linear_shapes(op, x, weight, bias)
     row.check(weight.shape[0], params)
     return row.reference(reference.linear(x, weight, bias), params).contiguous()
 
@@ -39,8 +44,7 @@ def linear_epilogue(
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The epilogue "identity" without the autograd rule of linear_epilogue, for the functions of
     autograd.py: inside them the rule would cost 50 us a call and do nothing."""
-    check_linear_shapes("linear", x, weight, bias)
-    return linear_epilogue(x, weight, bias, "identity", ())
+    return linear_epilogue(x, weight, bias, "identity", (), op="linear")
 
 
 def linear_gelu_softmax(

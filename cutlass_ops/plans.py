@@ -1,14 +1,14 @@
 """What the binary answers about shapes, remembered: plans, folding, workspaces.
 
-An answer depends on shapes and on the device's number of multiprocessors only, so it is kept per
-device and shape. Each memory is cleared when it is full: a workload with ever new shapes must not
-grow without bound, and asking again costs microseconds.
+An answer depends on shapes and on the device's number of multiprocessors only. The memories are
+bounded: a workload with ever new shapes must not grow without bound, and asking again costs
+microseconds.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -17,27 +17,19 @@ from . import schemas
 
 _ops = torch.ops.cutlass_ops
 _LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
-_query_plan = _ops._plan.default
-_query_workspace = _ops._matrix_workspace.default
-_query_folding = _ops._choose_folding.default
-_query_build_info = _ops._build_info.default
 
 _LIMIT = 4096
-_plans: dict[tuple[object, ...], list[int]] = {}
-_workspaces: dict[tuple[object, ...], int] = {}
-_foldings: dict[tuple[object, ...], bool] = {}
-_sm_counts: dict[int, int] = {}
+_plan = lru_cache(_LIMIT)(_ops._plan.default)
+_folding = lru_cache(_LIMIT)(_ops._choose_folding.default)
+_matrix_workspace = lru_cache(_LIMIT)(_ops._matrix_workspace.default)
 _empty: dict[int, Tensor] = {}
 _epilogues: set[str] = set()
 
 
+@cache
 def sm_count(device_index: int) -> int:
     """Number of multiprocessors of a CUDA device."""
-    count = _sm_counts.get(device_index)
-    if count is None:
-        count = torch.cuda.get_device_properties(device_index).multi_processor_count
-        _sm_counts[device_index] = count
-    return count
+    return torch.cuda.get_device_properties(device_index).multi_processor_count
 
 
 def has_epilogue(name: str) -> bool:
@@ -45,48 +37,31 @@ def has_epilogue(name: str) -> bool:
     a yes is remembered."""
     if name in _epilogues:
         return True
-    _epilogues.update(json.loads(_query_build_info())["epilogues"])
+    _epilogues.update(json.loads(_ops._build_info())["epilogues"])
     return name in _epilogues
 
 
 def linear_plan(
-    x: Tensor, name: str, params: Sequence[float], m: int, n: int, k: int, folded: int = 1
+    x: Tensor, name: str, params: tuple[float, ...], m: int, n: int, k: int, folded: int = 1
 ) -> list[int]:
     """The plan for a fused GEMM on the device of x; its [2] is the workspace in float32.
 
     ``folded`` is the number of rows that each row of the weight is the mean of: the plan then keeps
     its chains of additions short enough to be as accurate as the mean of so many dot products.
     """
-    index = x.get_device()
-    key = (index, name, *params, m, n, k, folded)
-    plan = _plans.get(key)
-    if plan is None:
-        if len(_plans) >= _LIMIT:
-            _plans.clear()
-        plan = _plans[key] = list(_query_plan(name, params, m, n, k, sm_count(index), folded))
+    plan: list[int] = _plan(name, params, m, n, k, sm_count(x.get_device()), folded)
     return plan
 
 
 def choose_folding(x: Tensor, m: int, n: int, k: int, kernel_size: int) -> bool:
     """Whether to fold the weights first (True) or to pool in the epilogue (False)."""
-    index = x.get_device()
-    key = (index, m, n, k, kernel_size)
-    folding = _foldings.get(key)
-    if folding is None:
-        if len(_foldings) >= _LIMIT:
-            _foldings.clear()
-        folding = _foldings[key] = _query_folding(m, n, k, kernel_size, sm_count(index))
+    folding: bool = _folding(m, n, k, kernel_size, sm_count(x.get_device()))
     return folding
 
 
-def matrix_workspace(name: str, params: Sequence[float], m: int, n: int) -> int:
+def matrix_workspace(name: str, params: tuple[float, ...], m: int, n: int) -> int:
     """Float32 elements of workspace for an epilogue on a matrix that is already there."""
-    key = (name, *params, m, n)
-    elements = _workspaces.get(key)
-    if elements is None:
-        if len(_workspaces) >= _LIMIT:
-            _workspaces.clear()
-        elements = _workspaces[key] = _query_workspace(name, params, m, n)
+    elements: int = _matrix_workspace(name, params, m, n)
     return elements
 
 
