@@ -1,5 +1,6 @@
 #include "cutlass_ops/kernel/fold_rows.h"
 
+#include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/launch.h"
 #include "row_kernels.h"
 
@@ -9,7 +10,7 @@ namespace {
 template <class Config, int kVector>
 Status launch_fold(kernel::FoldRowsParams params, cudaStream_t stream) {
   constexpr int kColumns = Config::kLanes * kVector;
-  params.column_tiles = static_cast<int>((std::int64_t{params.columns} + kColumns - 1) / kColumns);
+  params.column_tiles = int(ceil_div(params.columns, kColumns));
   return launch("fold_rows", kernel::fold_rows<Config, kVector>,
                 std::int64_t{params.windows} * params.column_tiles, Config::kThreads, stream,
                 params);

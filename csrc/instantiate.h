@@ -1,6 +1,7 @@
 // Instantiates the launchers of one description for every adapter, and registers them under a name.
 #pragma once
 
+#include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/gemm/runner.h"
 #include "cutlass_ops/kernel/combine_rows.h"
@@ -54,7 +55,7 @@ struct Launchers {
   static Status run_gemm(LinearCall const& call) {
     int const columns = call.problem.n;
     Chain const steps = chain(call.arguments, columns);
-    int const slots = gemm::ceil_div(columns, kKernels[call.plan.kernel].tile_n);
+    int const slots = int(ceil_div(columns, kKernels[call.plan.kernel].tile_n));
     float* const target = sink_target(call.workspace, call.out, slots);
     Sink const sink = Sink::make(target, columns / steps.window(), slots);
     Status const status =

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cutlass_ops/ceil_div.h"
+
 namespace cutlass_ops {
 
 struct MatrixSlots {
@@ -15,11 +17,11 @@ struct MatrixSlots {
 inline MatrixSlots matrix_slots(int rows, int output_columns, int fragment_width) {
   constexpr std::int64_t kWarps = 4096;  // fills 132 SMs with about 31 warps each
   std::int64_t const shortest = 32 * std::int64_t{fragment_width};
-  std::int64_t const most = std::max<std::int64_t>(1, (output_columns + shortest - 1) / shortest);
+  std::int64_t const most = std::max<std::int64_t>(1, ceil_div(output_columns, shortest));
   std::int64_t const wanted = std::clamp<std::int64_t>(kWarps / std::max(rows, 1), 1, most);
-  std::int64_t const columns = ((output_columns + wanted - 1) / wanted + 3) / 4 * 4;
+  std::int64_t const columns = ceil_div(ceil_div(output_columns, wanted), 4) * 4;
   std::int64_t const slots =
-      columns == 0 ? 1 : std::max<std::int64_t>(1, (output_columns + columns - 1) / columns);
+      columns == 0 ? 1 : std::max<std::int64_t>(1, ceil_div(output_columns, columns));
   return {int(slots), int(columns)};
 }
 

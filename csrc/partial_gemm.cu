@@ -1,4 +1,5 @@
 // The GEMM without an epilogue, for split-K and for few rows: partial matrices into the workspace.
+#include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/skinny_gemm.h"
 #include "instantiate.h"
@@ -12,10 +13,10 @@ Status run_skinny_tile(gemm::Problem const& problem, int splits, float* partials
                        cudaStream_t stream) {
   using Tile = gemm::SkinnyTile<kRows, kVector>;
   using Gemm = gemm::SkinnyGemm<Tile>;
-  gemm::Raster const raster{gemm::ceil_div(problem.m, kRows),
-                            gemm::ceil_div(problem.n, Tile::kTileN), splits};
+  gemm::Raster const raster{int(ceil_div(problem.m, kRows)), int(ceil_div(problem.n, Tile::kTileN)),
+                            splits};
   // Shares of k stay multiples of four, so that vectors of W stay aligned.
-  int const k_per_split = gemm::ceil_div(gemm::ceil_div(problem.k, splits), 4) * 4;
+  int const k_per_split = int(ceil_div(ceil_div(problem.k, splits), 4)) * 4;
   bool const x_vectorized =
       problem.k % 4 == 0 && problem.x_stride % 4 == 0 && epilogue::is_aligned(problem.x);
   return launch("skinny_gemm", gemm::skinny_gemm<Gemm, Tile>, raster.ctas(), Tile::kThreads, stream,

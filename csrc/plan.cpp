@@ -4,6 +4,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "cutlass_ops/ceil_div.h"
 #include "kernel_table.h"
 #include "matrix_slots.h"
 
@@ -19,8 +20,6 @@ constexpr double kLaunchNs = 2500.0;        // a dependent launch
 constexpr double kCtaNs = 3000.0;           // prologue, first loads, epilogue of a CTA
 
 constexpr int kMostSplits = 32;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Share of the FFMA rate that so many warps on an SM reach: 4 hide little latency, 12 all of it.
 double warp_efficiency(double warps) { return std::min(1.0, 0.3 + 0.075 * warps); }

@@ -47,7 +47,7 @@ struct Epilogue {
   Status (*run_gemm)(LinearCall const&);    ///< the GEMM with the epilogue in it (plan.direct)
   Status (*run_matrix)(MatrixCall const&);  ///< the epilogue alone
   Status (*refine)(
-      LinearCall const&);  ///< kernel::refine_nonfinite; nullptr where nothing is reduced
+      LinearCall const&);  ///< kernel::refine_nonfinite; an error where nothing is reduced
 };
 
 /// nullptr where no description has that name, or where several claim it.

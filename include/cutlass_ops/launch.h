@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstdint>
 
+#include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/status.h"
 
 namespace cutlass_ops {
@@ -26,7 +27,7 @@ Status launch(char const* what, void (*kernel)(Parameters...), std::int64_t ctas
 /// over.
 inline std::int64_t grid_stride_ctas(std::int64_t items, int per_cta) {
   constexpr std::int64_t kMost = 1 << 20;
-  std::int64_t const ctas = (items + per_cta - 1) / per_cta;
+  std::int64_t const ctas = ceil_div(items, per_cta);
   return ctas < kMost ? ctas : kMost;
 }
 

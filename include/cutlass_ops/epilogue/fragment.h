@@ -65,5 +65,15 @@ CUTLASS_OPS_HOST_DEVICE void store_columns(float* pointer, Fragment<kWidth> cons
   }
 }
 
+/// Each column through `function`: the whole of an elementwise step but for its formula.
+template <int kWidth, class Function>
+CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> map(Fragment<kWidth> z, Function function) {
+  CUTLASS_OPS_UNROLL
+  for (int i = 0; i < kWidth; ++i) {
+    z[i] = function(z[i]);
+  }
+  return z;
+}
+
 }  // namespace epilogue
 }  // namespace cutlass_ops

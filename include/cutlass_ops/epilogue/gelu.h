@@ -23,11 +23,7 @@ struct Gelu {
 
   template <int kWidth>
   CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> operator()(Fragment<kWidth> z, int, int) const {
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kWidth; ++i) {
-      z[i] = apply(z[i]);
-    }
-    return z;
+    return map(z, [](float x) { return apply(x); });
   }
 };
 
@@ -44,11 +40,7 @@ struct GeluTanh {
 
   template <int kWidth>
   CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> operator()(Fragment<kWidth> z, int, int) const {
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kWidth; ++i) {
-      z[i] = apply(z[i]);
-    }
-    return z;
+    return map(z, [](float x) { return apply(x); });
   }
 };
 

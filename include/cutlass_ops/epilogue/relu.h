@@ -12,11 +12,7 @@ struct Relu {
 
   template <int kWidth>
   CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> operator()(Fragment<kWidth> z, int, int) const {
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kWidth; ++i) {
-      z[i] = z[i] < 0.0f ? 0.0f : z[i];
-    }
-    return z;
+    return map(z, [](float x) { return x < 0.0f ? 0.0f : x; });
   }
 };
 

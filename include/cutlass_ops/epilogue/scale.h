@@ -14,11 +14,7 @@ struct Scale {
 
   template <int kWidth>
   CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> operator()(Fragment<kWidth> z, int, int) const {
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kWidth; ++i) {
-      z[i] *= scale;
-    }
-    return z;
+    return map(z, [this](float x) { return scale * x; });
   }
 };
 

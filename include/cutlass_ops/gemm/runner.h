@@ -2,20 +2,19 @@
 // launch.
 #pragma once
 
+#include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/gemm/simt_gemm.h"
 #include "cutlass_ops/launch.h"
 
 namespace cutlass_ops {
 namespace gemm {
 
-inline int ceil_div(int a, int b) { return static_cast<int>((std::int64_t{a} + b - 1) / b); }
-
 template <class Tile, class Chain, class Sink>
 struct SimtRunner {
   using Gemm = SimtGemm<Tile, Chain, Sink>;
 
   static Raster raster(Problem const& problem, int splits) {
-    return {ceil_div(problem.m, Tile::kM), ceil_div(problem.n, Tile::kN), splits};
+    return {int(ceil_div(problem.m, Tile::kM)), int(ceil_div(problem.n, Tile::kN)), splits};
   }
 
   /// Windows must not straddle column tiles, and the tile index must fit the grid.
@@ -36,7 +35,7 @@ struct SimtRunner {
       return status;
     }
     Raster const tiles = raster(problem, splits);
-    int const k_per_split = ceil_div(ceil_div(problem.k, splits), Tile::kK) * Tile::kK;
+    int const k_per_split = int(ceil_div(ceil_div(problem.k, splits), Tile::kK)) * Tile::kK;
     typename Gemm::Epilogue::Params const epilogue{chain, sink, chain.window(),
                                                    problem.n / chain.window()};
     return launch("simt_gemm", simt_gemm<Gemm>, tiles.ctas(), Tile::kThreads, stream,

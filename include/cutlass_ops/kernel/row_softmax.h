@@ -10,6 +10,7 @@
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/epilogue/matrix_source.h"
 #include "cutlass_ops/epilogue/row_reduce.h"
+#include "cutlass_ops/epilogue/row_sum.h"
 
 namespace cutlass_ops {
 namespace kernel {
@@ -24,14 +25,10 @@ struct RowSoftmaxParams {
   bool vectorized;  ///< rows of `out` are 16-byte aligned
 };
 
+/// Unlike epilogue::MaxMonoid it drops NaN, which comes back through the sum.
 struct FloatMax {
   CUTLASS_OPS_DEVICE static float identity() { return -INFINITY; }
   CUTLASS_OPS_DEVICE static float combine(float a, float b) { return fmaxf(a, b); }
-};
-
-struct FloatSum {
-  CUTLASS_OPS_DEVICE static float identity() { return 0.0f; }
-  CUTLASS_OPS_DEVICE static float combine(float a, float b) { return a + b; }
 };
 
 /// Combines over the kThreads threads that share a row: part of a warp, a warp, or the whole CTA.
@@ -106,7 +103,7 @@ __global__ void __launch_bounds__(Rows::kCtaThreads) row_softmax(
         sum += z[i][j];
       }
     }
-    sum = reduce_threads<FloatSum, Rows::kThreads>(sum);
+    sum = reduce_threads<epilogue::SumMonoid, Rows::kThreads>(sum);
     float const scale = 1.0f / sum;
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < Rows::kFragments; ++i) {
@@ -168,7 +165,7 @@ __global__ void __launch_bounds__(StreamingRows::kThreads) row_softmax_streaming
     }
     float const largest = reduce_threads<FloatMax, kThreads>(online.largest);
     online.rescale(largest);
-    float const scale = 1.0f / reduce_threads<FloatSum, kThreads>(online.sum);
+    float const scale = 1.0f / reduce_threads<epilogue::SumMonoid, kThreads>(online.sum);
     for (int column = threadIdx.x * 4; column < params.columns; column += kThreads * 4) {
       auto z = params.chain.template evaluate<4>(params.source, row, column);
       CUTLASS_OPS_UNROLL
