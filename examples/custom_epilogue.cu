@@ -23,11 +23,7 @@ struct Clamp {
 
   template <int kWidth>
   CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> operator()(Fragment<kWidth> z, int, int) const {
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kWidth; ++i) {
-      z[i] = z[i] < low ? low : z[i] > high ? high : z[i];
-    }
-    return z;
+    return map(z, [this](float x) { return x < low ? low : x > high ? high : x; });
   }
 };
 
