@@ -159,6 +159,14 @@ void row_softmax(Tensor z, std::optional<Tensor> bias, std::string activation, T
                         current_stream(z.get_device_index())));
 }
 
+/// Both kernels of op A in one crossing from Python, which costs the host microseconds each time.
+void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
+                    std::vector<std::int64_t> plan, Tensor workspace, std::string activation,
+                    Tensor z, Tensor out) {
+  linear_epilogue(x, weight, bias, name, {}, plan, workspace, z);
+  row_softmax(z, std::nullopt, activation, out);
+}
+
 void fold_rows(Tensor weight, std::int64_t kernel_size, Tensor out) {
   DeviceGuard const guard(weight.get_device_index());
   STD_TORCH_CHECK(kernel_size >= 1 && kernel_size <= weight.size(0), "kernel_size ", kernel_size);
@@ -237,6 +245,7 @@ std::string build_info() {
 
 STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CUDA, library) {
   library.impl("_linear_epilogue", TORCH_BOX(&cutlass_ops::linear_epilogue));
+  library.impl("_linear_softmax", TORCH_BOX(&cutlass_ops::linear_softmax));
   library.impl("_matrix_epilogue", TORCH_BOX(&cutlass_ops::matrix_epilogue));
   library.impl("_refine_nonfinite", TORCH_BOX(&cutlass_ops::refine_nonfinite));
   library.impl("_row_softmax", TORCH_BOX(&cutlass_ops::row_softmax));

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from . import schemas
+from . import calls
 from .gradients import (
     entry,
     gelu_softmax_gradient,
@@ -28,9 +28,6 @@ from .gradients import (
     no_autocast,
     spread_rows,
 )
-
-_ops = torch.ops.cutlass_ops
-_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -42,8 +39,7 @@ class Linear(Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        out: Tensor = _ops.linear(x, weight, bias)
-        return out
+        return calls.linear(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -65,8 +61,7 @@ class GeluSoftmax(Function):
 
     @staticmethod
     def forward(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
-        out: Tensor = _ops.gelu_softmax(z, bias, approximate)
-        return out
+        return calls.gelu_softmax(z, bias, approximate)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -98,10 +93,7 @@ class LinearGeluSoftmax(Function):
     def forward(
         x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
     ) -> tuple[Tensor, Tensor]:
-        out: tuple[Tensor, Tensor] = _ops.linear_gelu_softmax_training(
-            x, weight, bias, approximate, precision
-        )
-        return out
+        return calls.linear_gelu_softmax_training(x, weight, bias, approximate, precision)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -132,8 +124,7 @@ class Softmax(Function):
 
     @staticmethod
     def forward(z: Tensor) -> Tensor:
-        out: Tensor = _ops.softmax(z)
-        return out
+        return calls.softmax(z)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -155,8 +146,7 @@ class GeluScaleMax(Function):
 
     @staticmethod
     def forward(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
-        out: Tensor = _ops.gelu_scale_max(z, bias, scale, approximate)
-        return out
+        return calls.gelu_scale_max(z, bias, scale, approximate)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -185,8 +175,7 @@ class FoldRows(Function):
 
     @staticmethod
     def forward(weight: Tensor, kernel_size: int) -> Tensor:
-        out: Tensor = _ops.fold_rows(weight, kernel_size)
-        return out
+        return calls.fold_rows(weight, kernel_size)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -219,10 +208,9 @@ class LinearAvgPoolGeluScaleMax(Function):
         approximate: str,
         precision: str,
     ) -> Tensor:
-        out: Tensor = _ops.linear_avgpool_gelu_scale_max(
+        return calls.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size, scale, approximate, precision
         )
-        return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

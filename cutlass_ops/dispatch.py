@@ -8,76 +8,25 @@ path can be captured in a CUDA graph from its first call on.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from . import _library, plans, reference, schemas
+from . import plans, reference, schemas
 from .epilogues import gelu_name, lookup, pooled_name
+from .operands import dense, native, unit_columns, warn_once
 from .precision import check_native
 from .validation import check_columns, check_linear_shapes, check_matrix_shapes, check_sizes
 
 _ops = torch.ops.cutlass_ops
 _LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
 _linear_epilogue_native = _ops._linear_epilogue.default
+_linear_softmax_native = _ops._linear_softmax.default
 _matrix_epilogue_native = _ops._matrix_epilogue.default
 _row_softmax_native = _ops._row_softmax.default
 _fold_rows_native = _ops._fold_rows.default
 _refine_nonfinite_native = _ops._refine_nonfinite.default
-
-_warned: set[str] = set()
-
-
-def _native(op: str, x: Tensor, *others: Tensor | None) -> bool:
-    """Whether the binary serves these operands; one warning per reason where it should but cannot.
-
-    Float64 and anything else that is not float32 goes to the reference without a word. Operands
-    on another device raise, because a kernel would read them as addresses of this one.
-    """
-    device = x.device
-    native = x.dtype == torch.float32
-    for other in others:
-        if other is not None:
-            if other.device != device:
-                raise ValueError(
-                    f"{op}: all inputs must be on one device, got {device} and {other.device}"
-                )
-            if other.dtype != torch.float32:
-                native = False
-    if not native:
-        return False
-    reason = _library.unsupported_reason(device)
-    if reason is None:
-        return True
-    _warn_once(f"{reason}; running the plain PyTorch reference instead")
-    return False
-
-
-def _warn_once(text: str) -> None:
-    if text not in _warned:
-        _warned.add(text)
-        warnings.warn(f"cutlass_ops: {text}", UserWarning, stacklevel=2)
-
-
-def _matrix(tensor: Tensor) -> Tensor:
-    """The tensor as ``[M, K]`` with unit column stride; a copy only where no view has that.
-
-    Any row stride is left alone, zero included, and so is the column stride of a single column.
-    """
-    dims = tensor.dim()
-    if dims == 1:
-        tensor = tensor.unsqueeze(0)
-    elif dims > 2:
-        tensor = tensor.flatten(0, -2)
-    if tensor.stride(1) != 1 and tensor.shape[1] > 1:
-        return tensor.contiguous()
-    return tensor
-
-
-def _vector(bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else bias.contiguous()
 
 
 def _run_linear(
@@ -111,21 +60,21 @@ def linear_epilogue(
     check_linear_shapes(op, x, weight, bias)
     n, k = weight.shape
     row.check(n, params)
-    native = _native(op, x, weight, bias) and n > 0
-    if native and not plans.has_epilogue(name):
-        _warn_once(f"no kernel is built for the epilogue {name!r}; running its reference instead")
-        native = False
-    if not native:
+    runs = native(op, x, weight, bias) and n > 0
+    if runs and not plans.has_epilogue(name):
+        warn_once(f"no kernel is built for the epilogue {name!r}; running its reference instead")
+        runs = False
+    if not runs:
         return row.reference(reference.linear(x, weight, bias), params).contiguous()
     lead = x.shape[:-1]
-    x = _matrix(x)
+    x = unit_columns(x)
     m = x.shape[0]
     check_sizes(op, m, n, k)
     shape = lead if row.columns is None else (*lead, row.columns(n, params))
     out = torch.empty(shape, dtype=torch.float32, device=x.device)
     if out.numel() > 0:
         flat = out.view(m) if row.columns is None else out.view(m, -1)
-        _run_linear(x, _matrix(weight), _vector(bias), name, tuple(params), flat)
+        _run_linear(x, unit_columns(weight), dense(bias), name, tuple(params), flat)
     return out
 
 
@@ -162,22 +111,27 @@ def _softmax_head(
 ) -> tuple[Tensor, Tensor]:
     check_native(op, precision)
     check_linear_shapes(op, x, weight, bias)
-    if not _native(op, x, weight, bias):
+    if not native(op, x, weight, bias):
         y, z = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
         return y.contiguous(), z.contiguous()
     n, k = weight.shape
     lead = x.shape[:-1]
-    x = _matrix(x)
+    x = unit_columns(x)
     m = x.shape[0]
     check_sizes(op, m, n, k)
-    z = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
+    z = torch.empty((m, n), dtype=torch.float32, device=x.device)
     y = torch.empty_like(z) if keep_linear else z
-    if z.numel() > 0:
+    if m > 0 and n > 0:
         gelu = gelu_name(approximate)
         first, second = ("identity", gelu) if keep_linear else (gelu, "identity")
-        _run_linear(x, _matrix(weight), _vector(bias), first, (), z.view(m, n))
-        _row_softmax_native(z.view(m, n), None, second, y.view(m, n))
-    return y, z
+        plan = plans.linear_plan(x, first, (), m, n, k)
+        workspace = plans.workspace(x, plan[2])
+        _linear_softmax_native(
+            x, unit_columns(weight), dense(bias), first, plan, workspace, second, z, y
+        )
+    if len(lead) == 1:
+        return y, z
+    return y.view(*lead, n), z.view(*lead, n)
 
 
 def linear_avgpool_gelu_scale_max(
@@ -201,21 +155,34 @@ def linear_avgpool_gelu_scale_max(
         raise ValueError(
             f"{op}: kernel_size must be between 1 and N, got kernel_size {kernel_size} for N = {n}"
         )
-    if not _native(op, x, weight, bias):
+    if not native(op, x, weight, bias):
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         ).contiguous()
     lead = x.shape[:-1]
-    x = _matrix(x)
+    x = unit_columns(x)
     m = x.shape[0]
     check_sizes(op, m, n, k)
-    out = torch.empty(lead, dtype=torch.float32, device=x.device)
-    if m == 0:
-        return out
-    flat = out.view(m)
-    weight = _matrix(weight)
-    bias = _vector(bias)
-    name = pooled_name(approximate)
+    out = torch.empty(m, dtype=torch.float32, device=x.device)
+    if m > 0:
+        name = pooled_name(approximate)
+        _run_pooled(x, unit_columns(weight), dense(bias), kernel_size, scale, name, folded, out)
+    return out if len(lead) == 1 else out.view(lead)
+
+
+def _run_pooled(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    name: str,
+    folded: int,
+    out: Tensor,
+) -> None:
+    """Op B, by the epilogue ``name``, on matrices, into ``out``, which is not empty."""
+    m, k = x.shape
+    n = weight.shape[0]
     windows = n // kernel_size
     if windows * kernel_size != n:  # the remainder plays no part, so no kernel sees it
         n = windows * kernel_size
@@ -223,16 +190,15 @@ def linear_avgpool_gelu_scale_max(
         bias = None if bias is None else bias.narrow(0, 0, n)
     params = (float(kernel_size), scale)
     if kernel_size == 1 or not plans.choose_folding(x, m, n, k, kernel_size):
-        _run_linear(x, weight, bias, name, params, flat, folded)
-        return out
+        _run_linear(x, weight, bias, name, params, out, folded)
+        return
     means = _fold(weight, kernel_size)
     means_bias = None if bias is None else _fold(bias.unsqueeze(1), kernel_size).view(windows)
-    _run_linear(x, means, means_bias, name, (1.0, scale), flat, kernel_size)
+    _run_linear(x, means, means_bias, name, (1.0, scale), out, kernel_size)
     # An infinite x against a window with weights of both signs is NaN by definition, but may be
     # infinite against their mean. Rows that came out infinite are computed again, unfolded. The
     # caller's packed weights hold the means only, so there that correction cannot be made.
-    _refine_nonfinite_native(x, weight, bias, name, params, flat)
-    return out
+    _refine_nonfinite_native(x, weight, bias, name, params, out)
 
 
 def _fold(weight: Tensor, kernel_size: int) -> Tensor:
@@ -247,7 +213,7 @@ def _fold(weight: Tensor, kernel_size: int) -> Tensor:
 def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
     """CUDA implementation of ``cutlass_ops::fold_rows``."""
     op = "fold_rows"
-    if weight.dim() not in (1, 2) or not _native(op, weight):
+    if weight.dim() not in (1, 2) or not native(op, weight):
         return reference.fold_rows(weight, kernel_size)
     rows = weight.shape[0]
     if not 1 <= kernel_size <= rows:
@@ -258,14 +224,14 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
     check_sizes(op, rows, weight.shape[-1], 1)
     if weight.dim() == 1:
         return _fold(weight.unsqueeze(1), kernel_size).view(rows // kernel_size)
-    return _fold(_matrix(weight), kernel_size)
+    return _fold(unit_columns(weight), kernel_size)
 
 
 def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
     """CUDA implementation of ``cutlass_ops::gelu_softmax``."""
     op = "gelu_softmax"
     check_matrix_shapes(op, z, bias)
-    if not _native(op, z, bias):
+    if not native(op, z, bias):
         return reference.gelu_softmax(z, bias, approximate=approximate).contiguous()
     return _row_softmax(op, z, bias, gelu_name(approximate))
 
@@ -274,18 +240,18 @@ def softmax(z: Tensor) -> Tensor:
     """CUDA implementation of ``cutlass_ops::softmax``."""
     op = "softmax"
     check_matrix_shapes(op, z, None)
-    if not _native(op, z):
+    if not native(op, z):
         return reference.softmax(z).contiguous()
     return _row_softmax(op, z, None, "identity")
 
 
 def _row_softmax(op: str, z: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     shape = z.shape
-    z = _matrix(z)
+    z = unit_columns(z)
     check_sizes(op, z.shape[0], z.shape[1], 1)
     out = torch.empty(shape, dtype=torch.float32, device=z.device)
     if out.numel() > 0:
-        _row_softmax_native(z, _vector(bias), activation, out.view(z.shape))
+        _row_softmax_native(z, dense(bias), activation, out.view(z.shape))
     return out
 
 
@@ -295,11 +261,11 @@ def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: st
     check_matrix_shapes(op, z, bias)
     n = z.shape[-1]
     check_columns(op, n)
-    if not _native(op, z, bias):
+    if not native(op, z, bias):
         out = reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate)
         return out.contiguous()
     lead = z.shape[:-1]
-    z = _matrix(z)
+    z = unit_columns(z)
     m = z.shape[0]
     check_sizes(op, m, n, 1)
     out = torch.empty(lead, dtype=torch.float32, device=z.device)
@@ -307,5 +273,5 @@ def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: st
         name = pooled_name(approximate)
         params = (1.0, scale)
         workspace = plans.workspace(z, plans.matrix_workspace(name, params, m, n))
-        _matrix_epilogue_native(z, _vector(bias), name, params, workspace, out.view(m))
+        _matrix_epilogue_native(z, dense(bias), name, params, workspace, out.view(m))
     return out

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import autograd, reference, schemas
+from . import autograd, calls, reference
 from . import precision as _precision
 from .packing import PackedLinear, check_pack_use
 from .routing import autocast_active, matrix, needs_grad, to_float32, transform_in_trace
@@ -23,11 +23,6 @@ from .validation import (
     check_linear,
     real_number,
 )
-
-_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
-# Overloads, not packets: half a microsecond less a call.
-_op_linear_gelu_softmax = torch.ops.cutlass_ops.linear_gelu_softmax.default
-_op_linear_avgpool_gelu_scale_max = torch.ops.cutlass_ops.linear_avgpool_gelu_scale_max.default
 
 
 def _mode(op: str, x: Tensor, precision: str | None) -> str:
@@ -83,8 +78,7 @@ def _linear_gelu_softmax(
     check_linear(op, x, weight, bias)
     mode = _mode(op, x, precision)
     if not needs_grad(x, weight, bias):
-        out: Tensor = _op_linear_gelu_softmax(x, weight, bias, approximate, mode)
-        return out
+        return calls.linear_gelu_softmax(x, weight, bias, approximate, mode)
     if transform_in_trace():
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
     y, _ = autograd.linear_gelu_softmax(matrix(x), weight, bias, approximate, mode)
@@ -164,10 +158,9 @@ def _linear_avgpool_gelu_scale_max(
     kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
     mode = _mode(op, x, precision)
     if not needs_grad(x, weight, bias):
-        out: Tensor = _op_linear_avgpool_gelu_scale_max(
+        return calls.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size, scale, approximate, mode, folded
         )
-        return out
     if transform_in_trace():
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate

@@ -255,9 +255,12 @@ def _below_autograd(implementation: _Op) -> _Op:
     return run
 
 
+# name: (for every backend but CUDA, for CUDA), as they are registered
+IMPLEMENTATIONS: dict[str, tuple[_Op, _Op]] = {}
 for _name, (_default, _cuda, _fake) in _OPS.items():
-    LIBRARY.impl(_name, _below_autograd(_default), "CompositeExplicitAutograd")
-    LIBRARY.impl(_name, _below_autograd(_cuda), "CUDA")
+    IMPLEMENTATIONS[_name] = _below_autograd(_default), _below_autograd(_cuda)
+    LIBRARY.impl(_name, IMPLEMENTATIONS[_name][0], "CompositeExplicitAutograd")
+    LIBRARY.impl(_name, IMPLEMENTATIONS[_name][1], "CUDA")
     torch.library.register_fake(f"cutlass_ops::{_name}", _fake, lib=LIBRARY)
     for _device in ("cpu", "cuda"):
         torch.library.register_autocast(

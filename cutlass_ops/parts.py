@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import autograd, reference, schemas
+from . import autograd, calls, reference
 from .routing import (
     autocast_active,
     matrix,
@@ -21,12 +21,6 @@ from .validation import (
     check_matrix,
     real_number,
 )
-
-_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
-_op_gelu_softmax = torch.ops.cutlass_ops.gelu_softmax.default
-_op_gelu_scale_max = torch.ops.cutlass_ops.gelu_scale_max.default
-_op_softmax = torch.ops.cutlass_ops.softmax.default
-_op_fold_rows = torch.ops.cutlass_ops.fold_rows.default
 
 
 def gelu_softmax(z: Tensor, bias: Tensor | None = None, *, approximate: str = "none") -> Tensor:
@@ -51,8 +45,7 @@ def _gelu_softmax(op: str, z: Tensor, bias: Tensor | None, approximate: str) -> 
     check_approximate(op, approximate)
     check_matrix(op, z, bias)
     if not needs_grad(z, bias):
-        out: Tensor = _op_gelu_softmax(z, bias, approximate)
-        return out
+        return calls.gelu_softmax(z, bias, approximate)
     if transform_in_trace():
         return reference.gelu_softmax(z, bias, approximate=approximate)
     y = autograd.gelu_softmax(matrix(z), bias, approximate)
@@ -88,8 +81,7 @@ def _gelu_scale_max(
     check_matrix(op, z, bias)
     check_columns(op, z.shape[-1])
     if not needs_grad(z, bias):
-        out: Tensor = _op_gelu_scale_max(z, bias, scale, approximate)
-        return out
+        return calls.gelu_scale_max(z, bias, scale, approximate)
     if transform_in_trace():
         return reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate)
     y = autograd.gelu_scale_max(matrix(z), bias, scale, approximate)
@@ -108,8 +100,7 @@ def softmax(z: Tensor) -> Tensor:
 def _softmax(op: str, z: Tensor) -> Tensor:
     check_matrix(op, z, None)
     if not needs_grad(z):
-        out: Tensor = _op_softmax(z)
-        return out
+        return calls.softmax(z)
     if transform_in_trace():
         return reference.softmax(z)
     y = autograd.softmax(matrix(z))
@@ -153,5 +144,4 @@ def _fold(rows: Tensor, kernel_size: int) -> Tensor:
         if transform_in_trace():
             return reference.fold_rows(rows, kernel_size)
         return autograd.fold_rows(rows, kernel_size)
-    out: Tensor = _op_fold_rows(rows, kernel_size)
-    return out
+    return calls.fold_rows(rows, kernel_size)

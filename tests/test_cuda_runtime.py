@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import cutlass_ops
-from cutlass_ops import dispatch, plans
+from cutlass_ops import plans
 
 OPS = (softmax_op(), pool_max_op(1, -2.0), pool_max_op(16, 2.0), pool_max_op(3))
 every_op = pytest.mark.parametrize("op", OPS, ids=repr)
@@ -246,9 +246,9 @@ def test_a_device_without_kernels_falls_back_with_one_warning(
 ) -> None:
     """mish-cuda#10, pytorch#81883, NVIDIA/cutlass#1728: "no kernel image is available" at run
     time."""
-    monkeypatch.setattr(dispatch, "_warned", set())
+    monkeypatch.setattr("cutlass_ops.operands._warned", set())
     reason = "compute capability 1.0, and the kernels were built for 80, 90a"
-    monkeypatch.setattr(dispatch._library, "unsupported_reason", lambda device: reason)
+    monkeypatch.setattr("cutlass_ops._library.unsupported_reason", lambda device: reason)
     operands = linear_like(9, 40, 24, cuda)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

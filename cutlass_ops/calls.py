@@ -1,0 +1,61 @@
+"""The registered ops, as the rest of the package calls them.
+
+``torch.ops.cutlass_ops.*`` pass PyTorch's dispatcher and come back into Python, which costs the
+host several microseconds a call, as much as launching a kernel. Where nothing on that way would
+hear of the call, the implementation is called at once; the result is the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import ops
+
+# Subclasses of Tensor and symbolic numbers have meanings of their own.
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, int, float))
+
+
+def observed() -> bool:
+    """Whether someone listens on the dispatcher: a trace, a functorch transform, a dispatch mode,
+    a function mode or a profiler."""
+    return (
+        torch.compiler.is_compiling()  # first: torch.compile traces no further
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or torch._C._autograd._profiler_enabled()
+    )
+
+
+def call_of(name: str) -> Callable[..., Any]:
+    """The op ``cutlass_ops::name`` as a function of positional arguments, a tensor first."""
+    registered = getattr(torch.ops.cutlass_ops, name).default
+    on_cpu, on_cuda = ops.IMPLEMENTATIONS[name]
+
+    def call(*args: Any) -> Any:
+        if not observed() and _PLAIN.issuperset(map(type, args)):
+            first = args[0]
+            if first.is_cuda:
+                return on_cuda(*args)
+            if first.is_cpu:
+                return on_cpu(*args)
+        return registered(*args)
+
+    return call
+
+
+linear: Callable[..., Tensor] = call_of("linear")
+linear_gelu_softmax: Callable[..., Tensor] = call_of("linear_gelu_softmax")
+linear_gelu_softmax_training: Callable[..., tuple[Tensor, Tensor]] = call_of(
+    "linear_gelu_softmax_training"
+)
+linear_avgpool_gelu_scale_max: Callable[..., Tensor] = call_of("linear_avgpool_gelu_scale_max")
+gelu_softmax: Callable[..., Tensor] = call_of("gelu_softmax")
+gelu_scale_max: Callable[..., Tensor] = call_of("gelu_scale_max")
+softmax: Callable[..., Tensor] = call_of("softmax")
+fold_rows: Callable[..., Tensor] = call_of("fold_rows")

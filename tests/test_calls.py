@@ -1,0 +1,114 @@
+"""Calls past the dispatcher: only where nothing listens, and with the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from fused import BOTH, Fused, linear_like, same_bits
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cutlass_ops import calls, ops
+
+
+class Modes(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Subclass(Tensor):
+    pass
+
+
+Direct = tuple[Callable[..., Tensor], list[str]]
+
+
+@pytest.fixture
+def direct(monkeypatch: pytest.MonkeyPatch) -> Direct:
+    """softmax as the package calls it, and a list that grows where it went past the dispatcher."""
+    went: list[str] = []
+    plain = ops.IMPLEMENTATIONS["softmax"]
+
+    def spy(implementation: Callable[..., Any], device: str) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            went.append(device)
+            return implementation(*args)
+
+        return run
+
+    spies = spy(plain[0], "cpu"), spy(plain[1], "cuda")
+    monkeypatch.setitem(ops.IMPLEMENTATIONS, "softmax", spies)
+    return calls.call_of("softmax"), went
+
+
+@pytest.mark.parametrize("kind", [Tensor, torch.nn.Parameter], ids=lambda kind: kind.__name__)
+def test_a_plain_call_goes_past_the_dispatcher(kind: Any, direct: Direct, device: str) -> None:
+    call, went = direct
+    z = torch.randn(3, 5, device=device)
+    y = call(torch.nn.Parameter(z) if kind is not Tensor else z)
+    assert went == [device]
+    assert same_bits(y, torch.ops.cutlass_ops.softmax(z))
+    assert not y.requires_grad
+
+
+LISTENERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "dispatch mode": Modes,
+    "function mode": Functions,
+    "profiler": lambda: profile(activities=[ProfilerActivity.CPU]),
+}
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_a_listener_hears_of_every_call(listener: str, direct: Direct, device: str) -> None:
+    call, went = direct
+    z = torch.randn(3, 5, device=device)
+    with LISTENERS[listener]() as heard:
+        y = call(z)
+    assert went == []
+    assert same_bits(y, torch.ops.cutlass_ops.softmax(z))
+    if listener == "profiler":
+        assert "cutlass_ops::softmax" in {event.key for event in heard.key_averages()}
+    call(z)
+    assert went == [device]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
+def test_transforms_traces_and_subclasses_take_the_registered_op(
+    direct: Direct, device: str
+) -> None:
+    call, went = direct
+    z = torch.randn(3, 5, device=device)
+    torch.func.vmap(call)(z)
+    traced = torch.jit.trace(call, (z,), check_trace=False)
+    assert "cutlass_ops::softmax" in str(traced.graph)
+    with FakeTensorMode() as mode:
+        assert call(mode.from_tensor(z)).shape == z.shape
+    call(z.as_subclass(Subclass))
+    assert call(z.to("meta")).device.type == "meta"
+    assert went == []
+
+
+@pytest.mark.parametrize("op", BOTH, ids=repr)
+@pytest.mark.parametrize("grad", [False, True])
+def test_observed_or_not_the_results_are_the_same(op: Fused, grad: bool, device: str) -> None:
+    operands = linear_like(9, 24, 17, device, requires_grad=grad)
+    found = []
+    for context in (nullcontext(), Modes()):
+        with context:
+            y = op.call(*operands)
+            grads = torch.autograd.grad(y.square().sum(), operands) if grad else ()
+        found.append((y.detach(), *grads))
+    for quiet, heard in zip(*found, strict=True):
+        assert same_bits(quiet, heard)

@@ -1,0 +1,215 @@
+"""The Python side of the CUDA implementations, run on the CPU against kernels of PyTorch.
+
+What the binary would be handed is checked and computed by the reference instead, so that shapes,
+views and choices are tested where there is no GPU. The kernels themselves: test_kernels_cuda.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from cutlass_ops import _library, dispatch, plans, reference
+from cutlass_ops.epilogues import lookup
+from cutlass_ops.packing import pack_linear
+
+GELU = {"gelu": "none", "gelu_tanh": "tanh"}
+LEADS = [(), (5,), (1,), (2, 3), (0,), (2, 0)]
+approximations = pytest.mark.parametrize("approximate", ["none", "tanh"])
+leads = pytest.mark.parametrize("lead", LEADS, ids=str)
+
+
+def takes(matrix: Tensor, vector: Tensor | None = None) -> None:
+    """What bindings.cpp demands of an operand."""
+    assert matrix.dim() == 2
+    assert matrix.shape[1] <= 1 or matrix.stride(1) == 1
+    assert vector is None or vector.stride() == (1,)
+
+
+class Kernels:
+    """Stand-ins for the native ops; ``ran`` lists their names."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def linear_epilogue(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        name: str,
+        params: Sequence[float],
+        plan: list[int],
+        workspace: Tensor,
+        out: Tensor,
+    ) -> None:
+        self.ran.append("linear_epilogue")
+        takes(x)
+        takes(weight, bias)
+        assert out.is_contiguous()
+        assert len(plan) == 5
+        assert workspace.numel() >= plan[2]
+        out.copy_(lookup(name).reference(reference.linear(x, weight, bias), params))
+
+    def linear_softmax(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        name: str,
+        plan: list[int],
+        workspace: Tensor,
+        activation: str,
+        z: Tensor,
+        out: Tensor,
+    ) -> None:
+        self.linear_epilogue(x, weight, bias, name, (), plan, workspace, z)
+        self.row_softmax(z, None, activation, out)
+        self.ran[-2:] = ["linear_softmax"]
+
+    def matrix_epilogue(
+        self,
+        z: Tensor,
+        bias: Tensor | None,
+        name: str,
+        params: Sequence[float],
+        workspace: Tensor,
+        out: Tensor,
+    ) -> None:
+        self.ran.append("matrix_epilogue")
+        takes(z, bias)
+        assert out.is_contiguous()
+        out.copy_(lookup(name).reference(z if bias is None else z + bias, params))
+
+    def row_softmax(self, z: Tensor, bias: Tensor | None, activation: str, out: Tensor) -> None:
+        self.ran.append("row_softmax")
+        takes(z, bias)
+        assert out.is_contiguous()
+        z = z if bias is None else z + bias
+        out.copy_(
+            reference.softmax(reference.gelu(z, GELU[activation]) if activation in GELU else z)
+        )
+
+    def fold_rows(self, weight: Tensor, kernel_size: int, out: Tensor) -> None:
+        self.ran.append("fold_rows")
+        takes(weight)
+        out.copy_(reference.fold_rows(weight, kernel_size))
+
+    def refine_nonfinite(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        name: str,
+        params: Sequence[float],
+        out: Tensor,
+    ) -> None:
+        self.ran.append("refine_nonfinite")
+        takes(x)
+        takes(weight, bias)
+        expected = lookup(name).reference(reference.linear(x, weight, bias), params)
+        assert_close(out, expected)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    if not _library.loaded():
+        pytest.skip("the plans come from the binary")
+    kernels = Kernels()
+    for name in vars(Kernels):
+        if not name.startswith("__"):
+            monkeypatch.setattr(dispatch, f"_{name}_native", getattr(kernels, name))
+    monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
+    monkeypatch.setattr(plans, "sm_count", lambda index: 132)
+    monkeypatch.setattr(plans, "_empty", {})
+    return kernels
+
+
+def operands(lead: tuple[int, ...], layout: str = "dense") -> tuple[Tensor, Tensor, Tensor]:
+    x, weight, bias = torch.randn(*lead, 7), torch.randn(9, 7), torch.randn(9)
+    if layout == "transposed":
+        weight = weight.t().contiguous().t()
+        bias = bias.repeat_interleave(2)[::2]
+    return x, weight, bias
+
+
+def agree(y: Tensor, expected: Tensor) -> None:
+    assert_close(y, expected)
+    assert y.is_contiguous()
+
+
+@leads
+@approximations
+@pytest.mark.parametrize("layout", ["dense", "transposed"])
+def test_softmax_head(
+    lead: tuple[int, ...], approximate: str, layout: str, kernels: Kernels
+) -> None:
+    x, weight, bias = operands(lead, layout)
+    expected = reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
+    agree(dispatch.linear_gelu_softmax(x, weight, bias, approximate, "ieee"), expected)
+    y, z = dispatch.linear_gelu_softmax_training(x, weight, bias, approximate, "ieee")
+    agree(y, expected)
+    agree(z, reference.linear(x, weight, bias))
+    agree(dispatch.linear(x, weight, bias), z)
+    assert y.numel() == 0 or y.data_ptr() != z.data_ptr()
+    ran = ["linear_softmax", "linear_softmax", "linear_epilogue"]
+    assert kernels.ran == (ran if y.numel() > 0 else [])
+
+
+@leads
+@approximations
+@pytest.mark.parametrize("folding", [False, True])
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 9])
+def test_pooled_head(
+    lead: tuple[int, ...],
+    approximate: str,
+    folding: bool,
+    kernel_size: int,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plans, "choose_folding", lambda *shape: folding)
+    x, weight, bias = operands(lead)
+    y = dispatch.linear_avgpool_gelu_scale_max(
+        x, weight, bias, kernel_size, -1.5, approximate, "ieee"
+    )
+    expected = reference.linear_avgpool_gelu_scale_max(
+        x, weight, bias, kernel_size=kernel_size, scale=-1.5, approximate=approximate
+    )
+    agree(y, expected)
+    folds = ["fold_rows", "fold_rows", "linear_epilogue", "refine_nonfinite"]
+    ran = folds if folding and kernel_size > 1 else ["linear_epilogue"]
+    assert kernels.ran == (ran if y.numel() > 0 else [])
+
+
+def test_packed_weights_are_not_folded_again(kernels: Kernels) -> None:
+    x, weight, bias = operands((5,))
+    pack = pack_linear(weight, bias, kernel_size=3)
+    args = (1, 2.0, "none", "ieee", 3)
+    y = dispatch.linear_avgpool_gelu_scale_max(x, pack.weight, pack.bias, *args)
+    expected = reference.linear_avgpool_gelu_scale_max(x, weight, bias, kernel_size=3, scale=2.0)
+    agree(y, expected)
+    assert kernels.ran == ["linear_epilogue"]
+
+
+@leads
+@approximations
+def test_parts(lead: tuple[int, ...], approximate: str, kernels: Kernels) -> None:
+    z, weight, _ = operands(lead)
+    bias = torch.randn(7)
+    expected = reference.gelu_softmax(z, bias, approximate=approximate)
+    agree(dispatch.gelu_softmax(z, bias, approximate), expected)
+    agree(dispatch.softmax(z), reference.softmax(z))
+    expected = reference.gelu_scale_max(z, bias, scale=-2.0, approximate=approximate)
+    agree(dispatch.gelu_scale_max(z, bias, -2.0, approximate), expected)
+    agree(dispatch.fold_rows(weight, 4), reference.fold_rows(weight, 4))
+    agree(dispatch.fold_rows(bias, 2), reference.fold_rows(bias, 2))
+    few = ["fold_rows", "fold_rows"]
+    assert (
+        kernels.ran
+        == (["row_softmax", "row_softmax", "matrix_epilogue"] if z.numel() else []) + few
+    )
