@@ -236,6 +236,7 @@ def eager_forms(head: Head, operands: Linear | Matrix) -> list[Callable[[Any], T
     forms: list[Callable[[Any], Tensor]] = [plain, errors_with_other_signs]
     if isinstance(operands, Linear):
         forms.append(lambda o: head.eager(o.eager(chunks=8)))
+        forms.append(lambda o: head.eager(o.eager(chunks=64)))  # up to 64 terms: one by one
         forms.append(lambda o: head.eager(o.eager_transposed()))
         if head.folded is not None:
             folded, kernel_size = head.folded, head.kernel_size
