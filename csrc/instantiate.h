@@ -13,23 +13,31 @@
 
 namespace cutlass_ops {
 
-/// Runs one tile configuration of the portable SIMT family: the only list of them.
+/// One tile configuration, which must be what the plan knows of it: slots and workspace are sized
+/// by the table.
+template <int kKernel, class Tile, class Chain, class Sink>
+Status run_simt_tile(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
+                     cudaStream_t stream) {
+  constexpr KernelInfo kInfo = kKernels[kKernel];
+  static_assert(kInfo.tile_m == Tile::kM && kInfo.tile_n == Tile::kN, "kKernels has another tile");
+  static_assert(kInfo.warps * 32 == Tile::kThreads, "kKernels has other warps");
+  static_assert(kInfo.ctas_per_sm == Tile::kCtasPerSm, "kKernels has other CTAs");
+  return gemm::SimtRunner<Tile, Chain, Sink>::run(problem, chain, sink, splits, stream);
+}
+
+/// Runs one tile configuration of the portable SIMT family.
 template <class Chain, class Sink>
 Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Sink const& sink,
                 int splits, cudaStream_t stream) {
   switch (kernel) {
     case kSimt64x64:
-      return gemm::SimtRunner<gemm::Simt64x64, Chain, Sink>::run(problem, chain, sink, splits,
-                                                                 stream);
+      return run_simt_tile<kSimt64x64, gemm::Simt64x64>(problem, chain, sink, splits, stream);
     case kSimt128x64:
-      return gemm::SimtRunner<gemm::Simt128x64, Chain, Sink>::run(problem, chain, sink, splits,
-                                                                  stream);
+      return run_simt_tile<kSimt128x64, gemm::Simt128x64>(problem, chain, sink, splits, stream);
     case kSimt128x128:
-      return gemm::SimtRunner<gemm::Simt128x128, Chain, Sink>::run(problem, chain, sink, splits,
-                                                                   stream);
+      return run_simt_tile<kSimt128x128, gemm::Simt128x128>(problem, chain, sink, splits, stream);
     case kSimt128x256:
-      return gemm::SimtRunner<gemm::Simt128x256, Chain, Sink>::run(problem, chain, sink, splits,
-                                                                   stream);
+      return run_simt_tile<kSimt128x256, gemm::Simt128x256>(problem, chain, sink, splits, stream);
     default:
       return {cudaErrorInvalidValue, "run_simt: no such kernel"};
   }

@@ -13,6 +13,8 @@ Status run_skinny_tile(gemm::Problem const& problem, int splits, float* partials
                        cudaStream_t stream) {
   using Tile = gemm::SkinnyTile<kRows, kVector>;
   using Gemm = gemm::SkinnyGemm<Tile>;
+  static_assert(kRows <= kKernels[kSkinny].tile_m && Tile::kTileN == kKernels[kSkinny].tile_n,
+                "kKernels has another tile");
   gemm::Raster const raster{int(ceil_div(problem.m, kRows)), int(ceil_div(problem.n, Tile::kTileN)),
                             splits};
   // Shares of k stay multiples of four, so that vectors of W stay aligned.

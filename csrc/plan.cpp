@@ -13,13 +13,20 @@ namespace {
 
 // Measured on an H200; on another GPU the ratios are what matters.
 constexpr double kReferenceSms = 132.0;
-constexpr double kBytesPerNs =
-    3200.0;  // streams of reads and writes, short of the copy bandwidth of 4268
+// Streams of reads and writes, short of the copy bandwidth of 4268.
+constexpr double kBytesPerNs = 3200.0;
 constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
 constexpr double kLaunchNs = 2500.0;        // a dependent launch
 constexpr double kCtaNs = 3000.0;           // prologue, first loads, epilogue of a CTA
 
 constexpr int kMostSplits = 32;
+
+// What a faster plan may take in memory, in floats. Up to 16 MiB it is not asked; beyond, it must
+// gain more than the model can be trusted for, and take no more than 64 MiB or the [m, n] matrix of
+// the unfolded layer, which PyTorch writes at least once.
+constexpr std::int64_t kSmallWorkspace = std::int64_t{1} << 22;
+constexpr std::int64_t kLargeWorkspace = std::int64_t{1} << 24;
+constexpr double kLeastGain = 0.03;
 
 /// Share of the FFMA rate that so many warps on an SM reach: 4 hide little latency, 12 all of it.
 double warp_efficiency(double warps) { return std::min(1.0, 0.3 + 0.075 * warps); }
@@ -82,20 +89,20 @@ int splits_for_accuracy(PlanRequest const& request) {
 
 }  // namespace
 
-Plan make_plan(PlanRequest const& request, int kernel, int splits, bool* possible) {
-  *possible = splits >= 1 && splits <= std::max(1, request.k);
-  if (!*possible) {
-    return {};
-  }
+std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits) {
   KernelInfo const& info = kKernels[kernel];
   bool const simt = info.family == KernelFamily::kSimt;
   std::int64_t const output_columns = request.n / request.window;
   std::int64_t const tiles_n = ceil_div(request.n, info.tile_n);
+  // Fewer than 2^62 tiles before they are split; both factors are below 2^31.
+  std::int64_t const tiles = ceil_div(request.m, info.tile_m) * tiles_n;
+  if (splits < 1 || splits > std::max(1, request.k) || tiles > INT32_MAX / splits) {
+    return std::nullopt;
+  }
   Plan plan;
   plan.kernel = kernel;
   plan.splits = splits;
   plan.direct = simt && splits == 1 && info.tile_n % request.window == 0;
-  *possible = ceil_div(request.m, info.tile_m) * tiles_n * splits <= INT32_MAX;
   double ns = simt ? gemm_ns(info, request, splits) : skinny_ns(request, splits);
   if (plan.direct) {
     plan.workspace = request.reduces && tiles_n > 1 ? request.m * tiles_n : 0;
@@ -110,9 +117,12 @@ Plan make_plan(PlanRequest const& request, int kernel, int splits, bool* possibl
   return plan;
 }
 
-Plan choose_plan(PlanRequest const& request) {
-  Plan best;
-  best.nanoseconds = INT64_MAX;
+std::optional<Plan> choose_plan(PlanRequest const& request) {
+  std::int64_t const unfolded =
+      std::int64_t{request.m} *
+      std::min<std::int64_t>(INT32_MAX, std::int64_t{request.n} * request.folded);
+  std::int64_t const most_workspace = std::max(kLargeWorkspace, unfolded);
+  std::optional<Plan> best;
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
     bool const simt = kKernels[kernel].family == KernelFamily::kSimt;
     int const least = simt ? splits_for_accuracy(request) : 1;
@@ -121,9 +131,13 @@ Plan choose_plan(PlanRequest const& request) {
       if (splits > least && request.k / splits < 64) {
         break;
       }
-      bool possible = false;
-      Plan const plan = make_plan(request, kernel, splits, &possible);
-      if (possible && plan.nanoseconds < best.nanoseconds) {
+      std::optional<Plan> const plan = make_plan(request, kernel, splits);
+      if (!plan || (best && splits > least && plan->workspace > most_workspace)) {
+        continue;
+      }
+      bool const dearer = best && plan->workspace > std::max(kSmallWorkspace, best->workspace);
+      double const wanted = dearer ? 1.0 - kLeastGain : 1.0;
+      if (!best || double(plan->nanoseconds) < wanted * double(best->nanoseconds)) {
         best = plan;
       }
     }
@@ -136,11 +150,15 @@ bool choose_folding(int m, int n, int k, int kernel_size, int sm_count) {
     return false;
   }
   int const windows = n / kernel_size;
-  Plan const pooled = choose_plan({m, n, k, kernel_size, true, 1, sm_count, 1});
-  Plan const folded = choose_plan({m, windows, k, 1, true, 1, sm_count, kernel_size});
+  std::optional<Plan> const pooled = choose_plan({m, n, k, kernel_size, true, 1, sm_count, 1});
+  std::optional<Plan> const folded =
+      choose_plan({m, windows, k, 1, true, 1, sm_count, kernel_size});
+  if (!pooled || !folded) {
+    return !pooled;
+  }
   double const fold_bytes = 4.0 * double(k) * (double(n) + windows);
   double const fold_ns = fold_bytes / kBytesPerNs * (kReferenceSms / sm_count) + kLaunchNs;
-  return double(folded.nanoseconds) + fold_ns < double(pooled.nanoseconds);
+  return double(folded->nanoseconds) + fold_ns < double(pooled->nanoseconds);
 }
 
 std::string describe(Plan const& plan) {

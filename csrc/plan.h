@@ -2,38 +2,36 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace cutlass_ops {
 
-struct Epilogue;
-
-/// How a call runs. Plain numbers, so that it crosses the binding as a list.
+/// How a call runs. Plain numbers, which cross the binding as a list in this order. The first two
+/// are the choice, the rest follows from them.
 struct Plan {
-  int kernel = 0;      ///< KernelIndex
-  int splits = 1;      ///< shares of k
-  bool direct = true;  ///< the epilogue runs in the GEMM; otherwise partials go through memory
+  int kernel = 0;                ///< KernelIndex
+  int splits = 1;                ///< shares of k
   std::int64_t workspace = 0;    ///< floats
   std::int64_t nanoseconds = 0;  ///< estimate on the GPU asked about
+  bool direct = true;  ///< the epilogue runs in the GEMM; otherwise partials go through memory
 };
 
-/// What the plan depends on. `window` is the number of columns per output column, `reduces` tells a
-/// row reduction.
+/// What the plan depends on.
 struct PlanRequest {
   int m, n, k;
-  int window;
-  bool reduces;
-  int fragment_width;
-  int sm_count;
-  int folded;  ///< rows of the layer's weight in each row of this one, a mean; 1 where nothing was
-               ///< folded
+  int window;          ///< columns of the linear per output column
+  bool reduces;        ///< the output is one number per row
+  int fragment_width;  ///< output columns that a thread evaluates at a time
+  int sm_count;        ///< at least 1; the estimate alone depends on it
+  int folded;          ///< each row of the weight is the mean of so many rows of the layer's
 };
 
-/// The cheapest plan.
-Plan choose_plan(PlanRequest const& request);
+/// The plan that is estimated to be the fastest; none where no kernel can run.
+std::optional<Plan> choose_plan(PlanRequest const& request);
 
-/// A plan for the given kernel and split; `possible` tells whether it can run at all.
-Plan make_plan(PlanRequest const& request, int kernel, int splits, bool* possible);
+/// The plan for this kernel and number of splits; none where it cannot run.
+std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits);
 
 /// Whether folding W for windows of `kernel_size` and a GEMM on the result beats the pooled
 /// epilogue on all of W.

@@ -6,7 +6,7 @@
 namespace cutlass_ops {
 namespace {
 
-// A function's static: registrations run before main, in no given order.
+// A function's static: registrations run while the library loads, in no given order.
 std::map<std::string, Epilogue>& table() {
   static std::map<std::string, Epilogue> epilogues;
   return epilogues;

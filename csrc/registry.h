@@ -46,8 +46,7 @@ struct Epilogue {
   EpilogueShape (*shape)(epilogue::Arguments const&, int columns);
   Status (*run_gemm)(LinearCall const&);    ///< the GEMM with the epilogue in it (plan.direct)
   Status (*run_matrix)(MatrixCall const&);  ///< the epilogue alone
-  Status (*refine)(
-      LinearCall const&);  ///< kernel::refine_nonfinite; an error where nothing is reduced
+  Status (*refine)(LinearCall const&);      ///< kernel::refine_nonfinite, where rows are reduced
 };
 
 /// nullptr where no description has that name, or where several claim it.

@@ -118,7 +118,8 @@ def explain(
     Raises:
         ValueError: an unknown op, mode or form, a negative size, kernel_size outside 1..N (or,
             for linear_gelu_softmax, other than 1), a shape of other than three sizes or of sizes
-            that no kernel takes.
+            beyond the limit of each.
+        RuntimeError: the sizes together take more tiles than a launch has.
         TypeError: kernel_size no int, shape no sequence of ints.
     """
     if op not in _EXPLAINED:
@@ -147,7 +148,8 @@ def explain(
     elif pooled:
         lines += _pooled_lines(m, n, k, kernel_size, packed, approximate, sm_count)
     else:
-        lines.append(_plan_line(gelu_name(approximate), [], m, n, k, sm_count))
+        name = gelu_name(approximate)
+        lines.append(_plan_line(name, plans.linear_plan(name, (), m, n, k, sm_count)))
         lines.append("  row softmax, in place")
     return Report("\n".join(lines))
 
@@ -170,7 +172,7 @@ def _target(device: torch.device | str | int | None) -> int | None:
     """Index of the CUDA device that would run native kernels; None where none would."""
     if not torch.cuda.is_available():
         return None
-    chosen = torch.device("cuda" if device is None else device)
+    chosen = _device(device)
     if chosen.type != "cuda":
         return None
     index = torch.cuda.current_device() if chosen.index is None else chosen.index
@@ -178,12 +180,19 @@ def _target(device: torch.device | str | int | None) -> int | None:
     return index if native else None
 
 
+def _device(device: torch.device | str | int | None) -> torch.device:
+    """A number counts CUDA devices, also where there are none (torch.device(0) raises there)."""
+    if isinstance(device, int):
+        return torch.device("cuda", device)
+    return torch.device("cuda" if device is None else device)
+
+
 def _reference_reason(device: torch.device | str | int | None) -> str:
-    if device is not None and torch.device(device).type != "cuda":
-        return f"the device is {torch.device(device)}"
+    chosen = _device(device)
+    if chosen.type != "cuda":
+        return f"the device is {chosen}"
     if not torch.cuda.is_available():
         return _no_cuda_reason()
-    chosen = torch.device("cuda" if device is None else device)
     index = torch.cuda.current_device() if chosen.index is None else chosen.index
     return _library.unsupported_reason(torch.device("cuda", index)) or "no reason known"
 
@@ -193,19 +202,17 @@ def _pooled_lines(
 ) -> list[str]:
     name = pooled_name(approximate)
     windows = n // kernel_size
+    lines = []
     if packed and kernel_size > 1:
-        line = _plan_line(name, [1.0, 1.0], m, windows, k, sm_count, kernel_size)
-        return ["  weights folded when they were packed", line]
-    n = windows * kernel_size
-    if kernel_size > 1 and _ops._choose_folding(m, n, k, kernel_size, sm_count):
-        line = _plan_line(name, [1.0, 1.0], m, windows, k, sm_count, kernel_size)
-        return [f"  fold the weights, {n} rows to {windows}", line]
-    return [_plan_line(name, [float(kernel_size), 1.0], m, n, k, sm_count)]
+        lines.append("  weights folded when they were packed")
+        route = plans.pooled_route(name, m, windows, k, 1, sm_count, kernel_size)
+    else:
+        route = plans.pooled_route(name, m, n, k, kernel_size, sm_count)
+        if route.fold:
+            lines.append(f"  fold the weights, {route.rows} rows to {windows}")
+    return [*lines, _plan_line(name, route.plan)]
 
 
-def _plan_line(
-    name: str, params: list[float], m: int, n: int, k: int, sm_count: int, folded: int = 1
-) -> str:
-    plan = _ops._plan(name, params, m, n, k, sm_count, folded)
-    estimate = plan[3] / 1000.0
+def _plan_line(name: str, plan: plans.Plan) -> str:
+    estimate = plan.nanoseconds / 1000.0
     return f"  {name}: {_ops._describe_plan(plan)}; estimated {estimate:.1f} us"

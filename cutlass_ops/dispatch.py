@@ -29,22 +29,8 @@ _fold_rows_native = _ops._fold_rows.default
 _refine_nonfinite_native = _ops._refine_nonfinite.default
 
 
-def _run_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    name: str,
-    params: tuple[float, ...],
-    out: Tensor,
-    folded: int = 1,
-) -> None:
-    """One fused GEMM on two-dimensional operands, into ``out``, which is not empty. Each row of the
-    weight is the mean of ``folded`` rows of the layer's."""
-    m, k = x.shape
-    n = weight.shape[0]
-    plan = plans.linear_plan(x, name, params, m, n, k, folded)
-    workspace = plans.workspace(x, plan[2])
-    _linear_epilogue_native(x, weight, bias, name, params, plan, workspace, out)
+def _sm_count(x: Tensor) -> int:
+    return plans.sm_count(x.get_device())
 
 
 def linear_epilogue(
@@ -73,8 +59,12 @@ def linear_epilogue(
     shape = lead if row.columns is None else (*lead, row.columns(n, params))
     out = torch.empty(shape, dtype=torch.float32, device=x.device)
     if out.numel() > 0:
-        flat = out.view(m) if row.columns is None else out.view(m, -1)
-        _run_linear(x, unit_columns(weight), dense(bias), name, tuple(params), flat)
+        params = tuple(params)
+        plan = plans.linear_plan(name, params, m, n, k, _sm_count(x))
+        scratch = plans.workspace(x, plan.workspace)
+        _linear_epilogue_native(
+            x, unit_columns(weight), dense(bias), name, params, plan, scratch, out
+        )
     return out
 
 
@@ -119,19 +109,17 @@ def _softmax_head(
     x = unit_columns(x)
     m = x.shape[0]
     check_sizes(op, m, n, k)
-    z = torch.empty((m, n), dtype=torch.float32, device=x.device)
+    z = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
     y = torch.empty_like(z) if keep_linear else z
     if m > 0 and n > 0:
         gelu = gelu_name(approximate)
         first, second = ("identity", gelu) if keep_linear else (gelu, "identity")
-        plan = plans.linear_plan(x, first, (), m, n, k)
-        workspace = plans.workspace(x, plan[2])
+        plan = plans.linear_plan(first, (), m, n, k, _sm_count(x))
+        scratch = plans.workspace(x, plan.workspace)
         _linear_softmax_native(
-            x, unit_columns(weight), dense(bias), first, plan, workspace, second, z, y
+            x, unit_columns(weight), dense(bias), first, plan, scratch, second, z, y
         )
-    if len(lead) == 1:
-        return y, z
-    return y.view(*lead, n), z.view(*lead, n)
+    return y, z
 
 
 def linear_avgpool_gelu_scale_max(
@@ -163,38 +151,36 @@ def linear_avgpool_gelu_scale_max(
     x = unit_columns(x)
     m = x.shape[0]
     check_sizes(op, m, n, k)
-    out = torch.empty(m, dtype=torch.float32, device=x.device)
+    out = torch.empty(lead, dtype=torch.float32, device=x.device)
     if m > 0:
         name = pooled_name(approximate)
-        _run_pooled(x, unit_columns(weight), dense(bias), kernel_size, scale, name, folded, out)
-    return out if len(lead) == 1 else out.view(lead)
+        route = plans.pooled_route(name, m, n, k, kernel_size, _sm_count(x), folded)
+        weight, bias = unit_columns(weight), dense(bias)
+        if route.rows != n:  # the remainder plays no part, so no kernel sees it
+            weight = weight.narrow(0, 0, route.rows)
+            bias = None if bias is None else bias.narrow(0, 0, route.rows)
+        _run_pooled(x, weight, bias, name, (float(kernel_size), scale), route, out)
+    return out
 
 
 def _run_pooled(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    kernel_size: int,
-    scale: float,
     name: str,
-    folded: int,
+    params: tuple[float, float],
+    route: plans.PooledRoute,
     out: Tensor,
 ) -> None:
-    """Op B, by the epilogue ``name``, on matrices, into ``out``, which is not empty."""
-    m, k = x.shape
-    n = weight.shape[0]
-    windows = n // kernel_size
-    if windows * kernel_size != n:  # the remainder plays no part, so no kernel sees it
-        n = windows * kernel_size
-        weight = weight.narrow(0, 0, n)
-        bias = None if bias is None else bias.narrow(0, 0, n)
-    params = (float(kernel_size), scale)
-    if kernel_size == 1 or not plans.choose_folding(x, m, n, k, kernel_size):
-        _run_linear(x, weight, bias, name, params, out, folded)
+    """Op B by the epilogue ``name``: x and weight matrices, ``out`` contiguous, none empty."""
+    scratch = plans.workspace(x, route.plan.workspace)
+    if not route.fold:
+        _linear_epilogue_native(x, weight, bias, name, params, route.plan, scratch, out)
         return
-    means = _fold(weight, kernel_size)
-    means_bias = None if bias is None else _fold(bias.unsqueeze(1), kernel_size).view(windows)
-    _run_linear(x, means, means_bias, name, (1.0, scale), out, kernel_size)
+    kernel_size, scale = params
+    means = _fold(weight, int(kernel_size))
+    means_bias = None if bias is None else _fold(bias, int(kernel_size))
+    _linear_epilogue_native(x, means, means_bias, name, (1.0, scale), route.plan, scratch, out)
     # An infinite x against a window with weights of both signs is NaN by definition, but may be
     # infinite against their mean. Rows that came out infinite are computed again, unfolded. The
     # caller's packed weights hold the means only, so there that correction cannot be made.
@@ -202,11 +188,14 @@ def _run_pooled(
 
 
 def _fold(weight: Tensor, kernel_size: int) -> Tensor:
-    """fold_rows of a matrix with unit column stride."""
-    rows, columns = weight.shape
-    out = torch.empty((rows // kernel_size, columns), dtype=torch.float32, device=weight.device)
+    """fold_rows of a vector, or of a matrix with unit column stride."""
+    shape = (weight.shape[0] // kernel_size, *weight.shape[1:])
+    out = torch.empty(shape, dtype=torch.float32, device=weight.device)
     if out.numel() > 0:
-        _fold_rows_native(weight, kernel_size, out)
+        if weight.dim() == 1:
+            _fold_rows_native(weight.unsqueeze(1), kernel_size, out.unsqueeze(1))
+        else:
+            _fold_rows_native(weight, kernel_size, out)
     return out
 
 
@@ -222,9 +211,7 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
             f"got kernel_size {kernel_size} for {rows} rows"
         )
     check_sizes(op, rows, weight.shape[-1], 1)
-    if weight.dim() == 1:
-        return _fold(weight.unsqueeze(1), kernel_size).view(rows // kernel_size)
-    return _fold(unit_columns(weight), kernel_size)
+    return _fold(weight if weight.dim() == 1 else unit_columns(weight), kernel_size)
 
 
 def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:

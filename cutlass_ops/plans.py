@@ -1,6 +1,6 @@
-"""What the binary answers about shapes, remembered: plans, folding, workspaces.
+"""What the binary answers about shapes, remembered: plans, routes, workspaces.
 
-An answer depends on shapes and on the device's number of multiprocessors only. The memories are
+An answer depends on sizes and on the device's number of multiprocessors only. The memories are
 bounded: a workload with ever new shapes must not grow without bound, and asking again costs
 microseconds.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +20,26 @@ _ops = torch.ops.cutlass_ops
 _LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
 
 _LIMIT = 4096
-_plan = lru_cache(_LIMIT)(_ops._plan.default)
-_folding = lru_cache(_LIMIT)(_ops._choose_folding.default)
-_matrix_workspace = lru_cache(_LIMIT)(_ops._matrix_workspace.default)
 _empty: dict[int, Tensor] = {}
 _epilogues: set[str] = set()
+
+
+class Plan(NamedTuple):
+    """How one fused GEMM runs. The first two are the choice, the rest follows from them."""
+
+    kernel: int  # index into the binary's kernels
+    splits: int  # shares of K
+    workspace: int  # float32 elements
+    nanoseconds: int  # estimate
+    direct: int  # 1: the epilogue runs in the GEMM, 0: on partial sums in the workspace
+
+
+class PooledRoute(NamedTuple):
+    """How op B runs on a weight ``[N, K]``."""
+
+    rows: int  # of the weight that play a part: N less the remainder of the pooling
+    fold: bool  # whether the weight is folded first; else the epilogue pools
+    plan: Plan
 
 
 @cache
@@ -41,27 +57,40 @@ def has_epilogue(name: str) -> bool:
     return name in _epilogues
 
 
+@lru_cache(_LIMIT)
 def linear_plan(
-    x: Tensor, name: str, params: tuple[float, ...], m: int, n: int, k: int, folded: int = 1
-) -> list[int]:
-    """The plan for a fused GEMM on the device of x; its [2] is the workspace in float32.
+    name: str, params: tuple[float, ...], m: int, n: int, k: int, sm_count: int, folded: int = 1
+) -> Plan:
+    """The plan for the epilogue ``name`` on x ``[M, K]``, weight ``[N, K]``.
 
     ``folded`` is the number of rows that each row of the weight is the mean of: the plan then keeps
     its chains of additions short enough to be as accurate as the mean of so many dot products.
     """
-    plan: list[int] = _plan(name, params, m, n, k, sm_count(x.get_device()), folded)
-    return plan
+    return Plan(*_ops._plan(name, params, m, n, k, sm_count, folded))
 
 
-def choose_folding(x: Tensor, m: int, n: int, k: int, kernel_size: int) -> bool:
-    """Whether to fold the weights first (True) or to pool in the epilogue (False)."""
-    folding: bool = _folding(m, n, k, kernel_size, sm_count(x.get_device()))
-    return folding
+@lru_cache(_LIMIT)
+def pooled_route(
+    name: str, m: int, n: int, k: int, kernel_size: int, sm_count: int, folded: int = 1
+) -> PooledRoute:
+    """The route of op B on x ``[M, K]``, weight ``[N, K]``.
+
+    ``folded``: as in :func:`linear_plan`, for a weight that the caller folded.
+    """
+    windows = n // kernel_size
+    rows = windows * kernel_size
+    scale = 1.0  # a plan does not depend on it
+    if kernel_size > 1 and _ops._choose_folding(m, rows, k, kernel_size, sm_count):
+        plan = linear_plan(name, (1.0, scale), m, windows, k, sm_count, kernel_size)
+        return PooledRoute(rows, True, plan)
+    plan = linear_plan(name, (float(kernel_size), scale), m, rows, k, sm_count, folded)
+    return PooledRoute(rows, False, plan)
 
 
+@lru_cache(_LIMIT)
 def matrix_workspace(name: str, params: tuple[float, ...], m: int, n: int) -> int:
     """Float32 elements of workspace for an epilogue on a matrix that is already there."""
-    elements: int = _matrix_workspace(name, params, m, n)
+    elements: int = _ops._matrix_workspace(name, params, m, n)
     return elements
 
 

@@ -43,8 +43,7 @@ NATIVE_SCHEMAS = (
     " Tensor(a!) out) -> ()",
 )
 
-# Questions to the binary that need no GPU. A plan is opaque but for [2], the number of float32
-# elements of workspace, and [3], the estimated time in nanoseconds.
+# Questions to the binary that need no GPU. A plan is a list of numbers: plans.Plan names them.
 QUERY_SCHEMAS = (
     "_plan(str name, float[] params, int m, int n, int k, int sm_count, int folded=1) -> int[]",
     "_plan_for(str name, float[] params, int m, int n, int k, int sm_count, str kernel,"
@@ -52,6 +51,7 @@ QUERY_SCHEMAS = (
     "_describe_plan(int[] plan) -> str",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
     "_choose_folding(int m, int n, int k, int kernel_size, int sm_count) -> bool",
+    "_cuda_versions() -> int[]",
     "_build_info() -> str",
 )
 

@@ -160,7 +160,7 @@ def test_caches_of_plans_are_bounded(cuda: str) -> None:
     x = torch.randn(1, 4, device=cuda)
     for n in range(1, 5000):
         cutlass_ops.linear_gelu_softmax(x, x.expand(n, 4))
-    assert 0 < plans._plan.cache_info().currsize <= plans._LIMIT < 5000
+    assert 0 < plans.linear_plan.cache_info().currsize <= plans._LIMIT < 5000
 
 
 @second_device

@@ -7,6 +7,7 @@ views and choices are tested where there is no GPU. The kernels themselves: test
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ class Kernels:
         bias: Tensor | None,
         name: str,
         params: Sequence[float],
-        plan: list[int],
+        plan: plans.Plan,
         workspace: Tensor,
         out: Tensor,
     ) -> None:
@@ -52,8 +53,10 @@ class Kernels:
         takes(weight, bias)
         assert out.is_contiguous()
         assert len(plan) == 5
-        assert workspace.numel() >= plan[2]
-        out.copy_(lookup(name).reference(reference.linear(x, weight, bias), params))
+        assert workspace.numel() >= plan.workspace
+        out.view(-1).copy_(
+            lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
+        )
 
     def linear_softmax(
         self,
@@ -61,14 +64,15 @@ class Kernels:
         weight: Tensor,
         bias: Tensor | None,
         name: str,
-        plan: list[int],
+        plan: plans.Plan,
         workspace: Tensor,
         activation: str,
         z: Tensor,
         out: Tensor,
     ) -> None:
         self.linear_epilogue(x, weight, bias, name, (), plan, workspace, z)
-        self.row_softmax(z, None, activation, out)
+        shape = len(x), len(weight)
+        self.row_softmax(z.view(shape), None, activation, out.view(shape))
         self.ran[-2:] = ["linear_softmax"]
 
     def matrix_epilogue(
@@ -83,7 +87,7 @@ class Kernels:
         self.ran.append("matrix_epilogue")
         takes(z, bias)
         assert out.is_contiguous()
-        out.copy_(lookup(name).reference(z if bias is None else z + bias, params))
+        out.view(-1).copy_(lookup(name).reference(z if bias is None else z + bias, params).view(-1))
 
     def row_softmax(self, z: Tensor, bias: Tensor | None, activation: str, out: Tensor) -> None:
         self.ran.append("row_softmax")
@@ -112,7 +116,17 @@ class Kernels:
         takes(x)
         takes(weight, bias)
         expected = lookup(name).reference(reference.linear(x, weight, bias), params)
-        assert_close(out, expected)
+        assert_close(out.view(-1), expected.view(-1))
+
+
+class Choice:
+    """The binary's queries, with the choice of folding made by the test."""
+
+    def __init__(self, folding: bool) -> None:
+        self._choose_folding = lambda *shape: folding
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.ops.cutlass_ops, name)
 
 
 @pytest.fixture
@@ -138,8 +152,10 @@ def operands(lead: tuple[int, ...], layout: str = "dense") -> tuple[Tensor, Tens
 
 
 def agree(y: Tensor, expected: Tensor) -> None:
+    """A fresh tensor, too: a view made without grad refuses in-place operations with grad."""
     assert_close(y, expected)
     assert y.is_contiguous()
+    assert y._base is None
 
 
 @leads
@@ -172,7 +188,9 @@ def test_pooled_head(
     kernels: Kernels,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plans, "choose_folding", lambda *shape: folding)
+    route = plans.pooled_route.__wrapped__  # the memory would outlive the patch
+    monkeypatch.setattr(plans, "_ops", Choice(folding))
+    monkeypatch.setattr(plans, "pooled_route", route)
     x, weight, bias = operands(lead)
     y = dispatch.linear_avgpool_gelu_scale_max(
         x, weight, bias, kernel_size, -1.5, approximate, "ieee"

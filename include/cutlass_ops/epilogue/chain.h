@@ -2,16 +2,18 @@
 // before it.
 //
 // A *source* has `load<F>(row, column) -> Fragment<F>`: F consecutive columns of one row of
-// pre-activations. Every adapter offers one (a staged accumulator tile, a matrix in memory). A
-// *step* is one of
-//   elementwise  Fragment<F> operator()(Fragment<F>, int row, int column) const
-//   windowed     Fragment<F> pull<F>(source, int row, int column) const, and `static constexpr bool
-//   kWindowed = true`:
-//                it may read several columns per output column
-// plus
-//   static Step make(Reader&, int columns)   from the call's arguments; `columns` is the width at
-//   this place of the chain int window() const                       (windowed only) columns read
-//   per column produced
+// pre-activations. Every adapter offers one (a staged accumulator tile, a matrix in memory).
+//
+// An *elementwise step* has
+//   Fragment<F> operator()(Fragment<F>, int row, int column) const
+//
+// A *windowed step* reads several columns per output column. It has
+//   static constexpr bool kWindowed = true
+//   Fragment<F> pull<F>(source, int row, int column) const
+//   int window() const, the columns read per column produced
+//
+// Both have, to be made from the arguments of a call,
+//   static Step make(Reader&, int columns), with the columns at this place of the chain
 #pragma once
 
 #include <type_traits>

@@ -7,21 +7,10 @@
 #include <cstdint>
 
 #include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/epilogue/warp_reduce.h"
 
 namespace cutlass_ops {
 namespace epilogue {
-
-#if defined(__CUDACC__)
-/// Combines the values of a warp as a butterfly, whose order is fixed; every lane gets the result.
-template <class Monoid>
-CUTLASS_OPS_DEVICE float warp_reduce(float value) {
-  CUTLASS_OPS_UNROLL
-  for (int offset = 16; offset > 0; offset /= 2) {
-    value = Monoid::combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  }
-  return value;
-}
-#endif
 
 template <class Monoid_>
 struct RowReduce {

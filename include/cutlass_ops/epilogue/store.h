@@ -15,8 +15,8 @@ struct Store {
 
   float* out;   ///< [rows, columns], row-major and contiguous
   int columns;  ///< output columns
-  std::int64_t
-      split_stride;  ///< elements between the partial matrices of split-K; 0 for a final result
+  /// Elements between the partial matrices of split-K; 0 for a final result.
+  std::int64_t split_stride;
   bool vectorized;
 
   /// Nothing to keep between the fragments of a row.

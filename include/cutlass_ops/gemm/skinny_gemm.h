@@ -30,8 +30,8 @@ struct SkinnyTile {
   static constexpr int kChunk = 4096 / kRows;  ///< k held in shared memory; two chunks take 32 KiB
   static constexpr int kSteps = kChunk / (32 * kVector);
   static constexpr int kCtasPerSm = 2;
-  static constexpr int kUnroll =
-      kRows < 8 ? 4 : 2;  ///< loads of W in flight, against 64 accumulators at 16 rows
+  /// Loads of W in flight, against 64 accumulators at 16 rows.
+  static constexpr int kUnroll = kRows < 8 ? 4 : 2;
 };
 
 template <class Tile>

@@ -10,8 +10,8 @@ namespace kernel {
 
 struct CombineRowsConfig {
   static constexpr int kThreads = 256;
-  static constexpr int kSlotsPerThread =
-      8;  ///< up to so many slots a thread takes a row alone, beyond it a warp does
+  /// Up to so many slots a thread takes a row alone, beyond it a warp does.
+  static constexpr int kSlotsPerThread = 8;
 };
 
 /// partials [rows, slots] -> out [rows]; kLanes (1 or 32) threads share a row.

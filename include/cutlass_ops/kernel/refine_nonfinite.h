@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfin
   __shared__ float partials[kWarps];
   gemm::Problem const& problem = params.problem;
   int const warp = threadIdx.x / 32;
-  for (int row = blockIdx.x; row < problem.m; row += gridDim.x) {
+  // 64 bits: a step of up to 2^20 CTAs can pass the limit of rows, 2^31 - 4097.
+  for (std::int64_t row = blockIdx.x; row < problem.m; row += gridDim.x) {
     if (!isinf(params.out[row])) {
       continue;
     }
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfin
     for (int first = 0; first < params.output_columns && !done; first += kWarps * kWidth) {
       int const column = first + warp * kWidth;
       if (column < params.output_columns) {
-        auto const y = params.chain.template evaluate<kWidth>(DotSource{problem}, row, column);
+        auto const y = params.chain.template evaluate<kWidth>(DotSource{problem}, int(row), column);
         CUTLASS_OPS_UNROLL
         for (int i = 0; i < kWidth; ++i) {
           value = column + i < params.output_columns ? Monoid::combine(value, y[i]) : value;

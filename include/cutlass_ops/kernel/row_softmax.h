@@ -35,11 +35,7 @@ struct FloatMax {
 template <class Monoid, int kThreads>
 CUTLASS_OPS_DEVICE float reduce_threads(float value) {
   if constexpr (kThreads <= 32) {
-    CUTLASS_OPS_UNROLL
-    for (int offset = kThreads / 2; offset > 0; offset /= 2) {
-      value = Monoid::combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    }
-    return value;
+    return epilogue::warp_reduce<Monoid, kThreads>(value);
   } else {
     constexpr int kWarps = kThreads / 32;
     __shared__ float partials[kWarps];
@@ -145,11 +141,11 @@ template <class Chain>
 __global__ void __launch_bounds__(StreamingRows::kThreads) row_softmax_streaming(
     __grid_constant__ RowSoftmaxParams<Chain> const params) {
   constexpr int kThreads = StreamingRows::kThreads;
-  for (int row = blockIdx.x; row < params.rows; row += gridDim.x) {
+  for (std::int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
     OnlineSum online;
     CUTLASS_OPS_UNROLL_BY(4)
     for (int column = threadIdx.x * 4; column < params.columns; column += kThreads * 4) {
-      auto const z = params.chain.template evaluate<4>(params.source, row, column);
+      auto const z = params.chain.template evaluate<4>(params.source, int(row), column);
       float largest = online.largest;
       CUTLASS_OPS_UNROLL
       for (int j = 0; j < 4; ++j) {
@@ -167,12 +163,12 @@ __global__ void __launch_bounds__(StreamingRows::kThreads) row_softmax_streaming
     online.rescale(largest);
     float const scale = 1.0f / reduce_threads<epilogue::SumMonoid, kThreads>(online.sum);
     for (int column = threadIdx.x * 4; column < params.columns; column += kThreads * 4) {
-      auto z = params.chain.template evaluate<4>(params.source, row, column);
+      auto z = params.chain.template evaluate<4>(params.source, int(row), column);
       CUTLASS_OPS_UNROLL
       for (int j = 0; j < 4; ++j) {
         z[j] = expf(z[j] - largest) * scale;
       }
-      epilogue::store_columns<4>(params.out + std::int64_t{row} * params.columns + column, z,
+      epilogue::store_columns<4>(params.out + row * params.columns + column, z,
                                  params.columns - column, params.vectorized);
     }
   }
