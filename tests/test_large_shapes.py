@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from fused import Fused, linear_like, pool_max_op, softmax_op
+from native import guarded, guards_are_intact, require_kernels
 from oracle import Linear, check
 from torch import Tensor
+
+from cutlass_ops.validation import SIZE_LIMIT
 
 OPS = (softmax_op(), pool_max_op(2, -1.0))
 both = pytest.mark.parametrize("op", OPS, ids=repr)
@@ -103,3 +106,23 @@ def test_weight_of_more_than_two_to_the_31_elements(cuda: str) -> None:
     torch.testing.assert_close(y, torch.full_like(y, 300.0))
     y = pool_max_op(4).call(x, weight)  # windows [n - 37, n - 33), and [4, 8) behind it
     torch.testing.assert_close(y, torch.full_like(y, 75.0))
+
+
+@pytest.mark.large(16)
+def test_repair_of_as_many_rows_as_there_may_be(cuda: str) -> None:
+    """The step of a grid of 2^20 CTAs passes 2^31 behind the last row, where 32 bits turn negative.
+
+    One row, expanded, with an infinity and a window of both signs: what it gives is NaN by
+    definition, and the kernel looks at it where the result so far is infinite.
+    """
+    require_kernels(cuda)
+    memory, out = guarded((SIZE_LIMIT,), cuda)
+    out.zero_()
+    out[-1] = torch.inf
+    x = torch.tensor([[torch.inf, 1.0]], device=cuda).expand(SIZE_LIMIT, 2)
+    weight = torch.tensor([[1.0, 1.0], [-0.5, 1.0]], device=cuda)
+    name = "avgpool_gelu_scale_max"
+    torch.ops.cutlass_ops._refine_nonfinite(x, weight, None, name, [2.0, 1.0], out)
+    assert out[-1].isnan()
+    assert not out[:-1].any()
+    assert guards_are_intact(memory)
