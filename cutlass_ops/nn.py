@@ -30,6 +30,11 @@ def _adopt(module: nn.Linear, linear: nn.Linear) -> None:
             f"{name}.from_linear: the weight of the linear must be a Parameter, got "
             f"{type(linear.weight).__name__} (a parametrised or lazily computed weight)"
         )
+    if linear.bias is not None and not isinstance(linear.bias, nn.Parameter):
+        raise TypeError(
+            f"{name}.from_linear: the bias of the linear must be a Parameter or None, got "
+            f"{type(linear.bias).__name__}"
+        )
     if is_lazy(linear.weight) or is_lazy(linear.bias):
         raise ValueError(
             f"{name}.from_linear: the linear must be initialised, got a {type(linear).__name__} "
@@ -41,6 +46,11 @@ def _adopt(module: nn.Linear, linear: nn.Linear) -> None:
     module.register_parameter("weight", linear.weight)
     module.register_parameter("bias", linear.bias)
     module.train(linear.training)
+
+
+def _check_packed(owner: str, packed: object) -> None:
+    if not isinstance(packed, PackedLinear):
+        raise TypeError(f"{owner}: packed must be a PackedLinear, got {type(packed).__name__}")
 
 
 def _options(owner: str, approximate: str, precision: str | None) -> None:
@@ -197,6 +207,7 @@ class PackedLinearGELUSoftmax(nn.Module):
         super().__init__()
         owner = type(self).__name__
         check_approximate(owner, approximate)
+        _check_packed(owner, packed)
         if packed.kernel_size != 1:
             raise ValueError(
                 f"{owner}: packed must have kernel_size 1, got kernel_size {packed.kernel_size}"
@@ -221,6 +232,7 @@ class PackedLinearAvgPoolGELUScaleMax(nn.Module):
         super().__init__()
         owner = type(self).__name__
         check_approximate(owner, approximate)
+        _check_packed(owner, packed)
         self.packed = packed
         self.scale = real_number(owner, "scale", scale)
         self.approximate = approximate

@@ -170,7 +170,7 @@ def check_kernel_size(op: str, kernel_size: int | None, columns: int) -> int:
     """``kernel_size`` as an int; TypeError unless it is an integer, ValueError unless
     ``1 <= kernel_size <= columns``."""
     if kernel_size is None:
-        raise TypeError(f"{op}: kernel_size is required unless weight is a PackedLinear")
+        raise TypeError(f"{op}: kernel_size must be an int, got None")
     kernel_size = integer(op, "kernel_size", kernel_size)
     if kernel_size < 1 or kernel_size > columns:
         raise ValueError(
@@ -187,11 +187,14 @@ def check_columns(op: str, columns: int) -> None:
 
 
 def real_number(op: str, name: str, value: object) -> float:
-    """``value`` as a float; TypeError unless it is a real number. inf and NaN are legal."""
-    if isinstance(value, float):
+    """``value`` as a float; TypeError unless it is a real number, ValueError for an integer that no
+    float reaches. inf and NaN are legal."""
+    if type(value) is float:
         return value
-    if isinstance(value, (int, torch.SymInt, torch.SymFloat)) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    traced = isinstance(value, (int, torch.SymInt, torch.SymFloat))  # without an ABC
+    if isinstance(value, bool) or not (traced or isinstance(value, numbers.Real)):
         raise TypeError(f"{op}: {name} must be a real number, got {value!r}")
-    return float(value)
+    try:
+        return float(value)  # type: ignore[arg-type]  # numpy.float64 too, which is a float
+    except OverflowError:
+        raise ValueError(f"{op}: {name} is beyond the range of a float") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from programs import run_python
 
 OPS = ("linear_gelu_softmax", "linear_avgpool_gelu_scale_max")
@@ -35,3 +36,10 @@ def test_an_unknown_device_is_refused(device: str) -> None:
     done = run_python("-m", "cutlass_ops", "--device", device)
     assert done.returncode == 2
     assert "invalid choice" in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there_is_refused_without_a_traceback() -> None:
+    done = run_python("-m", "cutlass_ops", "--device", "cuda")
+    assert done.returncode == 2
+    assert "PyTorch sees no CUDA device" in done.stderr

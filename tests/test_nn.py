@@ -296,3 +296,26 @@ def test_kernel_size_of_numpy_in_a_module(device: str) -> None:
     assert type(module.kernel_size) is int
     judge(module, pool_max_op(4, -1.5), device)
     assert type(module.pack().packed.kernel_size) is int
+
+
+def test_scale_of_numpy_in_a_module(device: str) -> None:
+    """numpy.float64 is a float, and torch.compile takes it for an array."""
+    module = LinearAvgPoolGELUScaleMax(IN, OUT, 4, 1 / np.sqrt(4.0), device=device)
+    assert type(module.scale) is float
+    assert type(module.pack().scale) is float
+    x = torch.randn(3, IN, device=device)
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    assert same_bits(compiled(x), module(x))
+
+
+@modules
+def test_what_a_module_cannot_be_made_from(make: Make, op: Fused) -> None:
+    cls = type(make())
+    options = {} if make is make_softmax else {"kernel_size": 4}
+    linear = nn.Linear(IN, OUT)
+    nn.utils.parametrize.register_parametrization(linear, "bias", nn.Tanh())
+    with pytest.raises(TypeError, match="from_linear: the bias of the linear must be a Parameter"):
+        cls.from_linear(linear, **options)
+    packed_class = type(make().pack())
+    with pytest.raises(TypeError, match="packed must be a PackedLinear, got Linear"):
+        packed_class(nn.Linear(IN, OUT))

@@ -183,6 +183,12 @@ def test_scale_that_is_no_real_number(scale: Any, device: str) -> None:
         call(name, *linear_like(2, 3, 4, device), scale=scale)
 
 
+def test_scale_beyond_any_float(device: str) -> None:
+    name = "linear_avgpool_gelu_scale_max"
+    with pytest.raises(ValueError, match=naming(name, "scale")):
+        call(name, *linear_like(2, 3, 4, device), scale=10**400)
+
+
 def test_maximum_of_no_columns(device: str) -> None:
     x, weight = torch.zeros(2, 4, device=device), torch.zeros(0, 4, device=device)
     with pytest.raises(ValueError, match="linear_avgpool_gelu_scale_max"):
