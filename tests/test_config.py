@@ -141,6 +141,14 @@ CAPABILITIES = [
     (["86"], (8, 0), False),
     (["90a"], (9, 0), True),
     (["90a"], (10, 0), False),  # arch-specific code runs on that very capability
+    (["90a+PTX"], (10, 0), False),  # and so does its PTX
+    (["100a"], (10, 3), False),
+    (["100f"], (10, 0), True),
+    (["100f"], (10, 3), True),  # family-specific code runs on later minors of its major
+    (["103f"], (10, 0), False),
+    (["100f"], (12, 0), False),
+    (["100f+PTX"], (10, 3), True),
+    (["100f+PTX"], (12, 0), False),
     (["80", "90a"], (12, 0), False),
     (["80", "90+PTX"], (12, 0), True),
     (["80+PTX", "90a"], (10, 3), True),
