@@ -2,7 +2,8 @@
 
 A batched x or z alone folds its batch dimension into the leading dimensions, which the ops have
 anyway. Folding rows takes the batch dimension as columns. Every other combination, batched weights
-above all, runs the op once per batch element and stacks the results.
+above all, runs the op once per batch element and stacks the results. Where there is no element the
+op's fake says what to return.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def _rule(name: str) -> _Rule:
         ]
         if dims[0] is not None and not any(dim is not None for dim in dims[1:]):
             return _leading(op(args[0].movedim(dims[0], 0), *args[1:]))
+        if info.batch_size == 0:
+            return _leading(_empty(op, dims, args))
         results = []
         for index in range(info.batch_size):
             one = (
@@ -42,6 +45,27 @@ def _rule(name: str) -> _Rule:
         return _leading(torch.stack(results))
 
     return rule
+
+
+def _empty(op: Callable[..., Any], dims: list[Any], args: tuple[Any, ...]) -> Any:
+    """The stack of no results, from one call on meta tensors of the shapes that an element has."""
+    device = args[0].device
+    element = (
+        _meta(argument, dim) if isinstance(argument, Tensor) else argument
+        for argument, dim in zip(args, dims, strict=True)
+    )
+    result = op(*element)
+    if isinstance(result, tuple):
+        return tuple(one.new_empty((0, *one.shape), device=device) for one in result)
+    return result.new_empty((0, *result.shape), device=device)
+
+
+def _meta(tensor: Tensor, dim: int | None) -> Tensor:
+    """An element's shape and dtype, without memory."""
+    shape = list(tensor.shape)
+    if dim is not None:
+        del shape[dim]
+    return tensor.new_empty(shape, device="meta")
 
 
 def _leading(result: Any) -> tuple[Any, Any]:
