@@ -11,7 +11,7 @@ import torch
 from fused import BOTH, Fused, linear_like, same_bits
 
 import cutlass_ops
-from cutlass_ops import precision
+from cutlass_ops import precision, warn
 
 both = pytest.mark.parametrize("op", BOTH, ids=repr)
 NOT_NATIVE = [mode for mode in precision.MODES if mode not in precision.NATIVE_MODES]
@@ -19,7 +19,7 @@ NOT_NATIVE = [mode for mode in precision.MODES if mode not in precision.NATIVE_M
 
 @pytest.fixture(autouse=True)
 def _default_is_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(precision, "_warned", set())
+    monkeypatch.setattr(warn, "_warned", set())
     yield
     cutlass_ops.set_float32_precision("ieee")
 
