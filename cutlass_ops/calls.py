@@ -14,6 +14,13 @@ import torch
 from torch import Tensor
 
 from . import ops
+from ._torch_private import (
+    dispatch_modes,
+    function_modes,
+    profiler_enabled,
+    tracing_state,
+    transforms_active,
+)
 
 # Subclasses of Tensor and symbolic numbers have meanings of their own.
 _PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, int, float))
@@ -24,11 +31,11 @@ def observed() -> bool:
     a function mode or a profiler."""
     return (
         torch.compiler.is_compiling()  # first: torch.compile traces no further
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or torch._C._autograd._profiler_enabled()
+        or transforms_active()
+        or dispatch_modes() > 0
+        or function_modes() > 0
+        or tracing_state() is not None
+        or profiler_enabled()
     )
 
 

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from ._torch_private import forward_levels, transforms_active
 
 _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
 _Operand = TypeVar("_Operand", Tensor, Tensor | None)
@@ -32,14 +33,14 @@ def needs_grad(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     batched over a differentiated one does not tell that it requires grad. In forward mode too: the
     functions refuse a tangent with an error, the ops under them would drop it."""
     if not torch.is_grad_enabled():
-        return forward_ad._current_level >= 0
+        return forward_levels._current_level >= 0
     if x.requires_grad:
         return True
     if weight is not None and weight.requires_grad:
         return True
     if bias is not None and bias.requires_grad:
         return True
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return transforms_active() or forward_levels._current_level >= 0
 
 
 def transform_in_trace() -> bool:
@@ -49,7 +50,7 @@ def transform_in_trace() -> bool:
     without its backward, and the gradient would silently be zero. The plain PyTorch reference
     takes over, which differentiates by itself.
     """
-    return torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() and transforms_active()
 
 
 def matrix(x: Tensor) -> Tensor:
