@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from . import autograd, calls, reference
-from .routing import (
-    autocast_active,
-    matrix,
-    needs_grad,
-    to_float32,
-    transform_in_trace,
-)
+from .routing import autocast_active, matrix, needs_grad, transform_in_trace, without_autocast
 from .validation import (
     check_approximate,
     check_columns,
@@ -36,12 +29,7 @@ def gelu_softmax(z: Tensor, bias: Tensor | None = None, *, approximate: str = "n
     """
     op = "gelu_softmax"
     if autocast_active(z):
-        with torch.autocast(z.device.type, enabled=False):
-            return _gelu_softmax(op, to_float32(z), to_float32(bias), approximate)
-    return _gelu_softmax(op, z, bias, approximate)
-
-
-def _gelu_softmax(op: str, z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+        return without_autocast(gelu_softmax, z, bias, approximate=approximate)
     check_approximate(op, approximate)
     check_matrix(op, z, bias)
     if not needs_grad(z, bias):
@@ -68,14 +56,7 @@ def gelu_scale_max(
     """
     op = "gelu_scale_max"
     if autocast_active(z):
-        with torch.autocast(z.device.type, enabled=False):
-            return _gelu_scale_max(op, to_float32(z), to_float32(bias), scale, approximate)
-    return _gelu_scale_max(op, z, bias, scale, approximate)
-
-
-def _gelu_scale_max(
-    op: str, z: Tensor, bias: Tensor | None, scale: float, approximate: str
-) -> Tensor:
+        return without_autocast(gelu_scale_max, z, bias, scale=scale, approximate=approximate)
     check_approximate(op, approximate)
     scale = real_number(op, "scale", scale)
     check_matrix(op, z, bias)
@@ -90,15 +71,9 @@ def _gelu_scale_max(
 
 def softmax(z: Tensor) -> Tensor:
     """``torch.softmax(z, dim=-1)`` of z ``[..., N]``, for rows of any length."""
-    op = "softmax"
     if autocast_active(z):
-        with torch.autocast(z.device.type, enabled=False):
-            return _softmax(op, to_float32(z))
-    return _softmax(op, z)
-
-
-def _softmax(op: str, z: Tensor) -> Tensor:
-    check_matrix(op, z, None)
+        return without_autocast(softmax, z)
+    check_matrix("softmax", z, None)
     if not needs_grad(z):
         return calls.softmax(z)
     if transform_in_trace():
@@ -126,14 +101,7 @@ def fold_linear(
     """
     op = "fold_linear"
     if autocast_active(weight):
-        with torch.autocast(weight.device.type, enabled=False):
-            return _fold_linear(op, to_float32(weight), to_float32(bias), kernel_size)
-    return _fold_linear(op, weight, bias, kernel_size)
-
-
-def _fold_linear(
-    op: str, weight: Tensor, bias: Tensor | None, kernel_size: int
-) -> tuple[Tensor, Tensor | None]:
+        return without_autocast(fold_linear, weight, bias, kernel_size)
     check_fold(op, weight, bias)
     kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
     return _fold(weight, kernel_size), None if bias is None else _fold(bias, kernel_size)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from ._torch_private import forward_levels, transforms_active
 
 _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
-_Operand = TypeVar("_Operand", Tensor, Tensor | None)
+_Result = TypeVar("_Result")
 
 
 def autocast_active(tensor: object) -> bool:
@@ -21,11 +22,18 @@ def autocast_active(tensor: object) -> bool:
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
-def to_float32(tensor: _Operand) -> _Operand:
-    """What autocast does to an input: half and bfloat16 become float32, the rest stays."""
-    if isinstance(tensor, Tensor) and tensor.dtype in _AUTOCAST_DTYPES:
-        return tensor.float()
-    return tensor
+def to_float32(value: object) -> object:
+    """What autocast does to an argument: half and bfloat16 become float32, the rest stays."""
+    if isinstance(value, Tensor) and value.dtype in _AUTOCAST_DTYPES:
+        return value.float()
+    return value
+
+
+def without_autocast(function: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
+    """What an op does where autocast is active: it calls itself, on tensors in float32, with
+    autocast off on the device of the first one. ``options`` are no tensors."""
+    with torch.autocast(args[0].device.type, enabled=False):
+        return function(*map(to_float32, args), **options)
 
 
 def needs_grad(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> bool:

@@ -217,6 +217,39 @@ def test_autocast_inside_the_graph(op: Fused, device: str) -> None:
     torch.testing.assert_close(y, expected, rtol=1e-2, atol=1e-3)
 
 
+def test_autocast_around_the_graph(device: str) -> None:
+    """Every function, on operands in half: cast up inside the graph, a pack's too."""
+    z = torch.randn(6, 33, device=device)
+    weight, bias = torch.randn(12, 33, device=device), torch.randn(12, device=device)
+    packs = [cutlass_ops.pack_linear(weight, bias, kernel_size=k).half() for k in (1, 3)]
+
+    def function(z: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        folded, folded_bias = cutlass_ops.fold_linear(weight, bias, 2)
+        assert folded_bias is not None
+        return (
+            cutlass_ops.linear_gelu_softmax(z, weight, bias),
+            cutlass_ops.linear_avgpool_gelu_scale_max(z, weight, bias, kernel_size=3),
+            cutlass_ops.linear_gelu_softmax(z, packs[0]),
+            cutlass_ops.linear_avgpool_gelu_scale_max(z, packs[1], scale=2.0),
+            cutlass_ops.gelu_softmax(z),
+            cutlass_ops.gelu_scale_max(z, scale=-1.0, approximate="tanh"),
+            cutlass_ops.softmax(z),
+            folded,
+            folded_bias,
+        )
+
+    halves = [t.half() for t in (z, weight, bias)]
+    wide = [t.float() for t in halves]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        found, plain = compiled(function)(*halves), function(*halves)
+    for pack in packs:
+        pack.float()
+    for a, b, c in zip(found, plain, function(*wide), strict=True):
+        assert a.dtype == b.dtype == torch.float32
+        torch.testing.assert_close(a, c)
+        torch.testing.assert_close(b, c)
+
+
 @every_op
 def test_vmap_inside_the_graph(op: Fused, device: str) -> None:
     x, weight, bias = linear_like(12, 32, 24, device)
