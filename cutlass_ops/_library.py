@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import schemas  # noqa: F401  the ops must exist before the binary implements them
+from .schemas import OPS  # so they are defined before the binary that implements them is loaded
 
 __all__ = ["build_info", "load_error", "loaded", "unsupported_reason"]
 
@@ -61,7 +61,7 @@ def build_info() -> dict[str, Any]:
     """
     if not loaded():
         return {}
-    info: dict[str, Any] = json.loads(torch.ops.cutlass_ops._build_info())
+    info: dict[str, Any] = json.loads(OPS._build_info())
     return info
 
 

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import schemas
+from .schemas import LIBRARY, OPS
 
 _Rule = Callable[..., tuple[Any, Any]]
 
 
 def _rule(name: str) -> _Rule:
     """The rule of an op whose first argument alone has leading dimensions."""
-    op = getattr(torch.ops.cutlass_ops, name).default
+    op = getattr(OPS, name).default
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         # what is no tensor, a list of params too, is never batched, whatever in_dims says of it
@@ -79,7 +79,7 @@ def _fold_rows(
     """Rows are folded alike whatever the columns are, so the batch joins the columns."""
     last = weight.movedim(in_dims[0], -1)
     flat = last.flatten(1) if last.dim() > 2 else last
-    folded = torch.ops.cutlass_ops.fold_rows(flat, kernel_size)
+    folded = OPS.fold_rows(flat, kernel_size)
     return folded.view(folded.shape[0], *last.shape[1:]), last.dim() - 1
 
 
@@ -93,5 +93,5 @@ for _name in (
     "gelu_scale_max",
     "softmax",
 ):
-    torch.library.register_vmap(f"cutlass_ops::{_name}", _rule(_name), lib=schemas.LIBRARY)
-torch.library.register_vmap("cutlass_ops::fold_rows", _fold_rows, lib=schemas.LIBRARY)
+    torch.library.register_vmap(f"cutlass_ops::{_name}", _rule(_name), lib=LIBRARY)
+torch.library.register_vmap("cutlass_ops::fold_rows", _fold_rows, lib=LIBRARY)

@@ -21,6 +21,7 @@ from ._torch_private import (
     tracing_state,
     transforms_active,
 )
+from .schemas import OPS
 
 # Subclasses of Tensor and symbolic numbers have meanings of their own.
 _PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, int, float))
@@ -41,7 +42,7 @@ def observed() -> bool:
 
 def call_of(name: str) -> Callable[..., Any]:
     """The op ``cutlass_ops::name`` as a function of positional arguments, a tensor first."""
-    registered = getattr(torch.ops.cutlass_ops, name).default
+    registered = getattr(OPS, name).default
     on_cpu, on_cuda = ops.IMPLEMENTATIONS[name]
 
     def call(*args: Any) -> Any:

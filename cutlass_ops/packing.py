@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from . import precision as _precision
+from .schemas import OPS
 from .validation import check_fold, check_kernel_size
 
-_ops = torch.ops.cutlass_ops
 _STATE_VERSION = 1
 
 
@@ -105,7 +105,7 @@ def _snapshot(tensor: Tensor, kernel_size: int) -> Tensor:
         tensor = tensor.detach()
         if kernel_size == 1:
             return tensor.clone(memory_format=torch.contiguous_format)
-        folded: Tensor = _ops.fold_rows(tensor, kernel_size)
+        folded: Tensor = OPS.fold_rows(tensor, kernel_size)
         return folded
 
 
