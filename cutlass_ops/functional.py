@@ -97,7 +97,10 @@ def linear_avgpool_gelu_scale_max(
         precision: ``"ieee"``, ``"fp16x3"``, or None for the default.
 
     Returns:
-        ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum.
+        ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum. That
+        of a row with an infinite x is NaN, and with kernel_size > 1 this NaN may reach the weight
+        and bias through another window than the one that made the maximum NaN: backward looks
+        for the maximum with pooled weights, where ``inf - inf`` inside a window does not show.
 
     Raises:
         TypeError, ValueError: see the module; also for a pack that does not fit.
