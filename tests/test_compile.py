@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fused import BOTH, Fused, linear_like, pool_max_op, softmax_op
+from fused import Fused, linear_like, pool_max_op, softmax_op
 from oracle import Linear, check
 from torch import Tensor, nn
 
@@ -17,7 +17,6 @@ import cutlass_ops
 
 OPS = (softmax_op(), pool_max_op(3, -1.5))
 every_op = pytest.mark.parametrize("op", OPS, ids=repr)
-both = pytest.mark.parametrize("op", BOTH, ids=repr)
 modules = pytest.mark.parametrize(
     "make",
     [
@@ -175,30 +174,6 @@ def test_export(make: Any, grad: bool, device: str) -> None:
         x = torch.randn(rows, 24, device=device)
         y = program.module()(x).detach()
         check(y, head_of(module), Linear(x, module.weight.detach(), module.bias.detach()))
-
-
-@both
-@pytest.mark.filterwarnings("ignore:.*native")
-def test_precision_is_part_of_the_graph(op: Fused, device: str) -> None:
-    """The context manager traces, and changing the mode between calls is not missed."""
-    operands = linear_like(6, 16, 8, device)
-
-    def function(*operands: Tensor) -> Tensor:
-        with cutlass_ops.float32_precision("ieee", strict=True):
-            return op.call(*operands)
-
-    op.judge(compiled(function)(*operands), *operands)
-    assert cutlass_ops.get_float32_precision() == "ieee"
-    call = compiled(op.call)
-    call(*operands)
-    with cutlass_ops.float32_precision("fp16x3", strict=True):
-        outcomes = []
-        for variant in (op.call, call):
-            try:
-                outcomes.append(variant(*operands).tolist())
-            except Exception as error:  # dynamo wraps what it meets while tracing
-                outcomes.append("no native kernel" in str(error))
-        assert outcomes[0] == outcomes[1]
 
 
 @every_op

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from fused import BOTH, Fused, linear_like, same_bits
+from torch import Tensor
 
 import cutlass_ops
 from cutlass_ops import precision, warn
@@ -20,6 +21,7 @@ NOT_NATIVE = [mode for mode in precision.MODES if mode not in precision.NATIVE_M
 @pytest.fixture(autouse=True)
 def _default_is_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(warn, "_warned", set())
+    torch._dynamo.reset()
     yield
     cutlass_ops.set_float32_precision("ieee")
 
@@ -120,6 +122,38 @@ def test_strict_raises_where_the_mode_is_not_native(op: Fused, mode: str, device
     with cutlass_ops.float32_precision("ieee", strict=True):
         op.call(*operands)
     op.call(*operands)
+
+
+@both
+@pytest.mark.parametrize("mode", NOT_NATIVE)
+def test_precision_is_part_of_the_graph(op: Fused, mode: str, device: str) -> None:
+    """The context manager traces, and changing the mode between calls is not missed: a mode without
+    a kernel raises, by Dynamo's own kind of RuntimeError, or falls back with the warning."""
+    operands = linear_like(6, 16, 8, device)
+
+    def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return torch.compile(function, fullgraph=True, backend="aot_eager")
+
+    def function(*operands: Tensor) -> Tensor:
+        with cutlass_ops.float32_precision("ieee", strict=True):
+            return op.call(*operands)
+
+    op.judge(compiled(function)(*operands), *operands)
+    assert cutlass_ops.get_float32_precision() == "ieee"
+    call = compiled(op.call)
+    expected = call(*operands)
+    with cutlass_ops.float32_precision(mode, strict=True):
+        for variant, kind in ((op.call, RuntimeError), (call, torch._dynamo.exc.Unsupported)):
+            with pytest.raises(RuntimeError, match=f"{mode}.*no native kernel") as raised:
+                variant(*operands)
+            assert raised.type is kind
+    with (
+        cutlass_ops.float32_precision(mode),
+        pytest.warns(UserWarning, match=f"{mode}.*no native kernel"),
+    ):
+        y = call(*operands)
+    assert torch.equal(y, expected)
+    assert torch.equal(call(*operands), expected)
 
 
 @both
