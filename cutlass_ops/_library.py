@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import schemas  # noqa: F401  the ops must exist before the binary implements them
+from .schemas import OPS  # so they are defined before the binary that implements them is loaded
 
 __all__ = ["build_info", "load_error", "loaded", "unsupported_reason"]
 
@@ -61,7 +61,7 @@ def build_info() -> dict[str, Any]:
     """
     if not loaded():
         return {}
-    info: dict[str, Any] = json.loads(torch.ops.cutlass_ops._build_info())
+    info: dict[str, Any] = json.loads(OPS._build_info())
     return info
 
 
@@ -84,11 +84,13 @@ def unsupported_reason(device: torch.device) -> str | None:
 
 
 def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
+    """Whether code for an architecture of :func:`build_info` runs on a device of a capability."""
     match = re.fullmatch(r"(\d+)(\d)([af]?)(\+PTX)?", architecture)
     assert match is not None, architecture
     built = (int(match[1]), int(match[2]))
-    if match[3]:  # 90a: code for that very capability
+    if match[3] == "a":  # 90a: code for that very capability, and so is its PTX
         return capability == built
-    if match[4] and capability >= built:  # the driver compiles PTX for anything newer
+    # the driver compiles PTX for anything newer, but that of a family (100f) for the family alone
+    if match[4] and match[3] == "" and capability >= built:
         return True
     return capability[0] == built[0] and capability[1] >= built[1]

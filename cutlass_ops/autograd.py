@@ -193,7 +193,10 @@ class LinearAvgPoolGeluScaleMax(Function):
     """Op B on x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None; y ``[M]``.
 
     Only the inputs are saved. Backward folds the weights again and recomputes the pooled linear
-    part, ``[M, N // k]``: a k-th of what eager PyTorch keeps.
+    part, ``[M, N // k]``: a k-th of what eager PyTorch keeps. In a row with an infinite x that may
+    put the maximum in another window than forward has it; the gradient is NaN in either. To find
+    the right one takes one more product of this size at the least, with the signs, and for all
+    rows, because to select rows on a GPU is to wait for it.
     """
 
     generate_vmap_rule = True

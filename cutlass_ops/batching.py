@@ -2,7 +2,8 @@
 
 A batched x or z alone folds its batch dimension into the leading dimensions, which the ops have
 anyway. Folding rows takes the batch dimension as columns. Every other combination, batched weights
-above all, runs the op once per batch element and stacks the results.
+above all, runs the op once per batch element and stacks the results. Where there is no element the
+op's fake says what to return.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import schemas
+from .schemas import LIBRARY, OPS
 
 _Rule = Callable[..., tuple[Any, Any]]
 
 
 def _rule(name: str) -> _Rule:
     """The rule of an op whose first argument alone has leading dimensions."""
-    op = getattr(torch.ops.cutlass_ops, name).default
+    op = getattr(OPS, name).default
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         # what is no tensor, a list of params too, is never batched, whatever in_dims says of it
@@ -30,6 +31,8 @@ def _rule(name: str) -> _Rule:
         ]
         if dims[0] is not None and not any(dim is not None for dim in dims[1:]):
             return _leading(op(args[0].movedim(dims[0], 0), *args[1:]))
+        if info.batch_size == 0:
+            return _leading(_empty(op, dims, args))
         results = []
         for index in range(info.batch_size):
             one = (
@@ -44,6 +47,27 @@ def _rule(name: str) -> _Rule:
     return rule
 
 
+def _empty(op: Callable[..., Any], dims: list[Any], args: tuple[Any, ...]) -> Any:
+    """The stack of no results, from one call on meta tensors of the shapes that an element has."""
+    device = args[0].device
+    element = (
+        _meta(argument, dim) if isinstance(argument, Tensor) else argument
+        for argument, dim in zip(args, dims, strict=True)
+    )
+    result = op(*element)
+    if isinstance(result, tuple):
+        return tuple(one.new_empty((0, *one.shape), device=device) for one in result)
+    return result.new_empty((0, *result.shape), device=device)
+
+
+def _meta(tensor: Tensor, dim: int | None) -> Tensor:
+    """An element's shape and dtype, without memory."""
+    shape = list(tensor.shape)
+    if dim is not None:
+        del shape[dim]
+    return tensor.new_empty(shape, device="meta")
+
+
 def _leading(result: Any) -> tuple[Any, Any]:
     """One result or several, each with its batch dimension first, as vmap wants it told."""
     return result, (0,) * len(result) if isinstance(result, tuple) else 0
@@ -55,7 +79,7 @@ def _fold_rows(
     """Rows are folded alike whatever the columns are, so the batch joins the columns."""
     last = weight.movedim(in_dims[0], -1)
     flat = last.flatten(1) if last.dim() > 2 else last
-    folded = torch.ops.cutlass_ops.fold_rows(flat, kernel_size)
+    folded = OPS.fold_rows(flat, kernel_size)
     return folded.view(folded.shape[0], *last.shape[1:]), last.dim() - 1
 
 
@@ -69,5 +93,5 @@ for _name in (
     "gelu_scale_max",
     "softmax",
 ):
-    torch.library.register_vmap(f"cutlass_ops::{_name}", _rule(_name), lib=schemas.LIBRARY)
-torch.library.register_vmap("cutlass_ops::fold_rows", _fold_rows, lib=schemas.LIBRARY)
+    torch.library.register_vmap(f"cutlass_ops::{_name}", _rule(_name), lib=LIBRARY)
+torch.library.register_vmap("cutlass_ops::fold_rows", _fold_rows, lib=LIBRARY)

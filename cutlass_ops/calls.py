@@ -14,6 +14,14 @@ import torch
 from torch import Tensor
 
 from . import ops
+from ._torch_private import (
+    dispatch_modes,
+    function_modes,
+    profiler_enabled,
+    tracing_state,
+    transforms_active,
+)
+from .schemas import OPS
 
 # Subclasses of Tensor and symbolic numbers have meanings of their own.
 _PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, int, float))
@@ -24,17 +32,17 @@ def observed() -> bool:
     a function mode or a profiler."""
     return (
         torch.compiler.is_compiling()  # first: torch.compile traces no further
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or torch._C._autograd._profiler_enabled()
+        or transforms_active()
+        or dispatch_modes() > 0
+        or function_modes() > 0
+        or tracing_state() is not None
+        or profiler_enabled()
     )
 
 
 def call_of(name: str) -> Callable[..., Any]:
     """The op ``cutlass_ops::name`` as a function of positional arguments, a tensor first."""
-    registered = getattr(torch.ops.cutlass_ops, name).default
+    registered = getattr(OPS, name).default
     on_cpu, on_cuda = ops.IMPLEMENTATIONS[name]
 
     def call(*args: Any) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import autograd, calls, reference
 from . import precision as _precision
 from .packing import PackedLinear, check_pack_use
-from .routing import autocast_active, matrix, needs_grad, to_float32, transform_in_trace
+from .routing import autocast_active, matrix, needs_grad, transform_in_trace, without_autocast
 from .validation import (
     check_approximate,
     check_columns,
@@ -56,25 +56,13 @@ def linear_gelu_softmax(
         RuntimeError: a pack with an x that requires grad; a strict precision without kernel.
     """
     op = "linear_gelu_softmax"
-    check_approximate(op, approximate)
     if isinstance(weight, PackedLinear):
         check_pack_use(op, weight, x, bias, 1, precision)
         bias, precision, weight = weight.bias, weight.precision, weight.weight
     if autocast_active(x):
-        with torch.autocast(x.device.type, enabled=False):
-            operands = to_float32(x), to_float32(weight), to_float32(bias)
-            return _linear_gelu_softmax(op, *operands, approximate, precision)
-    return _linear_gelu_softmax(op, x, weight, bias, approximate, precision)
-
-
-def _linear_gelu_softmax(
-    op: str,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    approximate: str,
-    precision: str | None,
-) -> Tensor:
+        options = {"approximate": approximate, "precision": precision}
+        return without_autocast(linear_gelu_softmax, x, weight, bias, **options)
+    check_approximate(op, approximate)
     check_linear(op, x, weight, bias)
     mode = _mode(op, x, precision)
     if not needs_grad(x, weight, bias):
@@ -109,7 +97,10 @@ def linear_avgpool_gelu_scale_max(
         precision: ``"ieee"``, ``"fp16x3"``, or None for the default.
 
     Returns:
-        ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum.
+        ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum. That
+        of a row with an infinite x is NaN, and with kernel_size > 1 this NaN may reach the weight
+        and bias through another window than the one that made the maximum NaN: backward looks
+        for the maximum with pooled weights, where ``inf - inf`` inside a window does not show.
 
     Raises:
         TypeError, ValueError: see the module; also for a pack that does not fit.
@@ -124,26 +115,10 @@ def linear_avgpool_gelu_scale_max(
         bias, precision, folded = weight.bias, weight.precision, weight.kernel_size
         weight = weight.weight
         kernel_size = 1
-    if autocast_active(x):
-        with torch.autocast(x.device.type, enabled=False):
-            return _linear_avgpool_gelu_scale_max(
-                op,
-                to_float32(x),
-                to_float32(weight),
-                to_float32(bias),
-                kernel_size,
-                folded,
-                scale,
-                approximate,
-                precision,
-            )
-    return _linear_avgpool_gelu_scale_max(
-        op, x, weight, bias, kernel_size, folded, scale, approximate, precision
-    )
+    return _pooled_head(x, weight, bias, kernel_size, folded, scale, approximate, precision)
 
 
-def _linear_avgpool_gelu_scale_max(
-    op: str,
+def _pooled_head(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -153,6 +128,11 @@ def _linear_avgpool_gelu_scale_max(
     approximate: str,
     precision: str | None,
 ) -> Tensor:
+    """The op on plain tensors; the weight may be ``folded`` rows into one, already."""
+    op = "linear_avgpool_gelu_scale_max"
+    if autocast_active(x):
+        options = (kernel_size, folded, scale, approximate, precision)
+        return without_autocast(_pooled_head, x, weight, bias, *options)
     check_linear(op, x, weight, bias)
     check_columns(op, weight.shape[0])
     kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function
 
 from . import reference
+from ._torch_private import bare_apply, transforms_active, unwrap_dead_wrappers
 from .reference import gelu_derivative
 
 
@@ -73,13 +73,15 @@ def spread_rows(folded: Tensor, kernel_size: int, rows: int) -> Tensor:
 
 
 def entry(function: type[Function]) -> Callable[..., Any]:
-    """``function.apply`` without its binding of default arguments, which none of ours has: 5 us a
-    call and not 21. Traces and functorch transforms take the whole of it."""
-    bare = super(Function, function).apply  # type: ignore[misc]  # it is _C._FunctionBase's
+    """``function.apply`` for a function without default arguments, which ours all are: the quick
+    form of it, but the whole for traces and functorch transforms."""
+    bare, unwrap = bare_apply(function), unwrap_dead_wrappers
+    if bare is None or unwrap is None:
+        return function.apply
 
     def apply(*args: Any) -> Any:
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_compiling() or transforms_active():
             return function.apply(*args)
-        return bare(*unwrap_dead_wrappers(args))
+        return bare(*unwrap(args))
 
     return apply

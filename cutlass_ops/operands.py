@@ -6,15 +6,12 @@ that form, without a copy where a view will do.
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
 from . import _library
 from .routing import matrix
-
-_warned: set[str] = set()
+from .warn import warn_once as warn_once  # dispatch.py takes it from here
 
 
 def native(op: str, x: Tensor, *others: Tensor | None) -> bool:
@@ -40,13 +37,6 @@ def native(op: str, x: Tensor, *others: Tensor | None) -> bool:
         return True
     warn_once(f"{reason}; running the plain PyTorch reference instead")
     return False
-
-
-def warn_once(text: str) -> None:
-    """Warn, once per text and process."""
-    if text not in _warned:
-        _warned.add(text)
-        warnings.warn(f"cutlass_ops: {text}", UserWarning, stacklevel=2)
 
 
 def unit_columns(tensor: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from . import dispatch, reference
+from ._torch_private import below_autograd
 from .epilogues import lookup
 from .gradients import no_autocast
 from .precision import check_native
@@ -249,7 +250,7 @@ def _below_autograd(implementation: _Op) -> _Op:
     pass autograd's fallback."""
 
     def run(*args: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             return implementation(*args)
 
     return run

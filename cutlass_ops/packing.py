@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from . import precision as _precision
+from .schemas import OPS
 from .validation import check_fold, check_kernel_size
 
-_ops = torch.ops.cutlass_ops
 _STATE_VERSION = 1
 
 
@@ -73,14 +73,41 @@ class PackedLinear(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         """Check that a state_dict is one of the same packing; RuntimeError where it is not."""
-        mine = self.get_extra_state()
+        wrong = self._unlike(state)
+        if wrong is not None:
+            raise RuntimeError(wrong)
+
+    def _unlike(self, state: Any) -> str | None:
+        """What an extra state says that this pack is not, or None."""
+        given = state if isinstance(state, dict) else {}
         wrong = [
-            f"{key} {state.get(key) if isinstance(state, dict) else state!r} instead of {value!r}"
-            for key, value in mine.items()
-            if not isinstance(state, dict) or state.get(key) != value
+            f"{key} {given.get(key)!r} instead of {value!r}"
+            for key, value in self.get_extra_state().items()
+            if key not in given or given[key] != value
         ]
-        if wrong:
-            raise RuntimeError(f"PackedLinear: the state_dict was packed with {', '.join(wrong)}")
+        return f"PackedLinear: the state_dict was packed with {', '.join(wrong)}" if wrong else None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Refuse another packing before anything is copied; nn.Module compares that at the end."""
+        errors = [
+            f"size mismatch for {prefix}{name}: {list(given.shape)} instead of {list(own.shape)}"
+            for name, own in self.named_buffers()
+            if isinstance(given := state_dict.get(prefix + name), Tensor)
+            and given.shape != own.shape
+        ]
+        if prefix + "_extra_state" in state_dict:  # a whole pack, and not tensors for one
+            has_bias = prefix + "bias" in state_dict
+            wrong = self._unlike(state_dict[prefix + "_extra_state"])
+            if wrong is not None:
+                errors.append(wrong)
+            elif has_bias != (self.bias is not None):
+                how = "with" if has_bias else "without"
+                errors.append(f"PackedLinear: the state_dict was packed {how} a bias")
+        if errors:
+            error_msgs: list[str] = args[-1]
+            error_msgs += errors
+        else:
+            super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         bias = "None" if self.bias is None else list(self.bias.shape)
@@ -105,7 +132,7 @@ def _snapshot(tensor: Tensor, kernel_size: int) -> Tensor:
         tensor = tensor.detach()
         if kernel_size == 1:
             return tensor.clone(memory_format=torch.contiguous_format)
-        folded: Tensor = _ops.fold_rows(tensor, kernel_size)
+        folded: Tensor = OPS.fold_rows(tensor, kernel_size)
         return folded
 
 

@@ -1,18 +1,16 @@
-"""The parts of the ops, for those who keep their own GEMM: see :mod:`cutlass_ops.functional`."""
+"""The parts of the ops, for those who keep their own GEMM.
+
+What :mod:`cutlass_ops.functional` says of all ops holds for these: float32 or float64 on one
+device, any strides in, fresh and contiguous tensors of the input's dtype out, float32 under
+autocast; TypeError for what is no dense tensor of such a dtype, ValueError for the rest.
+"""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from . import autograd, calls, reference
-from .routing import (
-    autocast_active,
-    matrix,
-    needs_grad,
-    to_float32,
-    transform_in_trace,
-)
+from .routing import autocast_active, matrix, needs_grad, transform_in_trace, without_autocast
 from .validation import (
     check_approximate,
     check_columns,
@@ -27,21 +25,21 @@ def gelu_softmax(z: Tensor, bias: Tensor | None = None, *, approximate: str = "n
     """``softmax(gelu(z + bias, approximate=approximate), dim=-1)`` in one pass.
 
     Args:
-        z: ``[..., N]``.
-        bias: ``[N]`` or None.
-        approximate: ``"none"`` or ``"tanh"``.
+        z: ``[..., N]``, float32 or float64, at least one dimension.
+        bias: ``[N]`` of the same dtype, or None.
+        approximate: ``"none"`` for the erf form of GELU, ``"tanh"`` for the tanh form.
 
     Returns:
-        ``[..., N]``.
+        ``[..., N]`` in the dtype of z. N = 0 gives an empty result; NaN takes its row, and so does
+        an infinity of either sign, GELU(-inf) being NaN.
+
+    Raises:
+        TypeError: z or bias no dense tensor, another dtype, mixed dtypes.
+        ValueError: shapes that do not fit, mixed devices, an unknown ``approximate``.
     """
     op = "gelu_softmax"
     if autocast_active(z):
-        with torch.autocast(z.device.type, enabled=False):
-            return _gelu_softmax(op, to_float32(z), to_float32(bias), approximate)
-    return _gelu_softmax(op, z, bias, approximate)
-
-
-def _gelu_softmax(op: str, z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+        return without_autocast(gelu_softmax, z, bias, approximate=approximate)
     check_approximate(op, approximate)
     check_matrix(op, z, bias)
     if not needs_grad(z, bias):
@@ -58,24 +56,22 @@ def gelu_scale_max(
     """``max(scale * gelu(z + bias, approximate=approximate), dim=-1).values`` in one pass.
 
     Args:
-        z: ``[..., N]``, N >= 1.
-        bias: ``[N]`` or None.
-        scale: any real number.
-        approximate: ``"none"`` or ``"tanh"``.
+        z: ``[..., N]`` with N >= 1, float32 or float64.
+        bias: ``[N]`` of the same dtype, or None.
+        scale: any real number; a negative one gives the maximum of the scaled values all the same.
+        approximate: ``"none"`` for the erf form of GELU, ``"tanh"`` for the tanh form.
 
     Returns:
-        ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum.
+        ``[...]`` in the dtype of z. NaN wins the maximum. The gradient goes to the first index of
+        the maximum.
+
+    Raises:
+        TypeError: z or bias no dense tensor, another dtype, mixed dtypes, scale no real number.
+        ValueError: shapes that do not fit, N = 0, mixed devices, an unknown ``approximate``.
     """
     op = "gelu_scale_max"
     if autocast_active(z):
-        with torch.autocast(z.device.type, enabled=False):
-            return _gelu_scale_max(op, to_float32(z), to_float32(bias), scale, approximate)
-    return _gelu_scale_max(op, z, bias, scale, approximate)
-
-
-def _gelu_scale_max(
-    op: str, z: Tensor, bias: Tensor | None, scale: float, approximate: str
-) -> Tensor:
+        return without_autocast(gelu_scale_max, z, bias, scale=scale, approximate=approximate)
     check_approximate(op, approximate)
     scale = real_number(op, "scale", scale)
     check_matrix(op, z, bias)
@@ -89,16 +85,21 @@ def _gelu_scale_max(
 
 
 def softmax(z: Tensor) -> Tensor:
-    """``torch.softmax(z, dim=-1)`` of z ``[..., N]``, for rows of any length."""
-    op = "softmax"
+    """``torch.softmax(z, dim=-1)``, for rows of any length.
+
+    Args:
+        z: ``[..., N]``, float32 or float64, at least one dimension.
+
+    Returns:
+        ``[..., N]`` in the dtype of z. N = 0 gives an empty result; NaN or +inf takes its row.
+
+    Raises:
+        TypeError: z no dense tensor, another dtype.
+        ValueError: z a scalar.
+    """
     if autocast_active(z):
-        with torch.autocast(z.device.type, enabled=False):
-            return _softmax(op, to_float32(z))
-    return _softmax(op, z)
-
-
-def _softmax(op: str, z: Tensor) -> Tensor:
-    check_matrix(op, z, None)
+        return without_autocast(softmax, z)
+    check_matrix("softmax", z, None)
     if not needs_grad(z):
         return calls.softmax(z)
     if transform_in_trace():
@@ -116,24 +117,22 @@ def fold_linear(
     k))`` for finite x, with k times fewer multiplications. Differentiable.
 
     Args:
-        weight: ``[N, K]``.
-        bias: ``[N]`` or None.
+        weight: ``[N, K]``, float32 or float64.
+        bias: ``[N]`` of the same dtype, or None.
         kernel_size: rows averaged into one, ``1 <= kernel_size <= N``; the last
-            ``N % kernel_size`` rows play no part.
+            ``N % kernel_size`` rows play no part, not even their NaN.
 
     Returns:
-        weight ``[N // kernel_size, K]`` and bias ``[N // kernel_size]`` or None, both fresh.
+        weight ``[N // kernel_size, K]`` and bias ``[N // kernel_size]`` or None, both fresh and in
+        the dtype of ``weight``.
+
+    Raises:
+        TypeError: weight or bias no dense tensor, another or mixed dtypes, kernel_size no int.
+        ValueError: shapes that do not fit, mixed devices, ``kernel_size`` outside ``1..N``.
     """
     op = "fold_linear"
     if autocast_active(weight):
-        with torch.autocast(weight.device.type, enabled=False):
-            return _fold_linear(op, to_float32(weight), to_float32(bias), kernel_size)
-    return _fold_linear(op, weight, bias, kernel_size)
-
-
-def _fold_linear(
-    op: str, weight: Tensor, bias: Tensor | None, kernel_size: int
-) -> tuple[Tensor, Tensor | None]:
+        return without_autocast(fold_linear, weight, bias, kernel_size)
     check_fold(op, weight, bias)
     kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
     return _fold(weight, kernel_size), None if bias is None else _fold(bias, kernel_size)

@@ -10,17 +10,17 @@ The state is a module global, shared by all threads: a ContextVar would break th
 
 from __future__ import annotations
 
-import warnings
 from types import TracebackType
 
 import torch
+
+from .warn import warn_once
 
 MODES = ("ieee", "fp16x3")
 NATIVE_MODES = ("ieee",)
 
 _mode: str = "ieee"
 _strict: bool = False
-_warned: set[str] = set()
 
 
 def check_mode(op: str, mode: str) -> None:
@@ -101,18 +101,14 @@ def effective(op: str, mode: str) -> str:
             f"{op}: precision {mode!r} has no native kernel in this build, and "
             f"set_float32_precision(..., strict=True) forbids the fallback to 'ieee'"
         )
-    _warn_once(mode)
+    _tell_fallback(mode)
     return "ieee"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _warn_once(mode: str) -> None:
-    """Warn, once per mode and process; under torch.compile this runs while tracing."""
-    if mode not in _warned:
-        _warned.add(mode)
-        warnings.warn(
-            f"cutlass_ops: precision {mode!r} has no native kernel in this build; "
-            f"running in 'ieee' (float32 multiply-add) instead",
-            UserWarning,
-            stacklevel=6,  # the caller of a functional op
-        )
+def _tell_fallback(mode: str) -> None:
+    """One warning per mode and process; under torch.compile this runs while tracing."""
+    warn_once(
+        f"precision {mode!r} has no native kernel in this build; "
+        f"running in 'ieee' (float32 multiply-add) instead"
+    )

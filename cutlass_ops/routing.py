@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from ._torch_private import forward_levels, transforms_active
 
 _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
-_Operand = TypeVar("_Operand", Tensor, Tensor | None)
+_Result = TypeVar("_Result")
 
 
 def autocast_active(tensor: object) -> bool:
@@ -20,11 +22,18 @@ def autocast_active(tensor: object) -> bool:
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
-def to_float32(tensor: _Operand) -> _Operand:
-    """What autocast does to an input: half and bfloat16 become float32, the rest stays."""
-    if isinstance(tensor, Tensor) and tensor.dtype in _AUTOCAST_DTYPES:
-        return tensor.float()
-    return tensor
+def to_float32(value: object) -> object:
+    """What autocast does to an argument: half and bfloat16 become float32, the rest stays."""
+    if isinstance(value, Tensor) and value.dtype in _AUTOCAST_DTYPES:
+        return value.float()
+    return value
+
+
+def without_autocast(function: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
+    """What an op does where autocast is active: it calls itself, on tensors in float32, with
+    autocast off on the device of the first one. ``options`` are no tensors."""
+    with torch.autocast(args[0].device.type, enabled=False):
+        return function(*map(to_float32, args), **options)
 
 
 def needs_grad(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> bool:
@@ -32,14 +41,14 @@ def needs_grad(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     batched over a differentiated one does not tell that it requires grad. In forward mode too: the
     functions refuse a tangent with an error, the ops under them would drop it."""
     if not torch.is_grad_enabled():
-        return forward_ad._current_level >= 0
+        return forward_levels._current_level >= 0
     if x.requires_grad:
         return True
     if weight is not None and weight.requires_grad:
         return True
     if bias is not None and bias.requires_grad:
         return True
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return transforms_active() or forward_levels._current_level >= 0
 
 
 def transform_in_trace() -> bool:
@@ -49,7 +58,7 @@ def transform_in_trace() -> bool:
     without its backward, and the gradient would silently be zero. The plain PyTorch reference
     takes over, which differentiates by itself.
     """
-    return torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() and transforms_active()
 
 
 def matrix(x: Tensor) -> Tensor:

@@ -59,3 +59,6 @@ for _schema in PUBLIC_SCHEMAS:
     LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 for _schema in NATIVE_SCHEMAS + QUERY_SCHEMAS:
     LIBRARY.define(_schema)
+
+# Whoever takes the ops from here has them defined.
+OPS = torch.ops.cutlass_ops

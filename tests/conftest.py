@@ -99,6 +99,8 @@ def _global_state_is_left_alone() -> Iterator[None]:
     """A test that leaves TF32, autocast, determinism or our precision changed would taint the
     next."""
     yield
+    assert cutlass_ops.get_float32_precision() == "ieee"
+    assert not cutlass_ops.precision._strict
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.is_autocast_enabled()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fused import BOTH, Fused, linear_like, pool_max_op, softmax_op
+from fused import Fused, linear_like, pool_max_op, softmax_op
 from oracle import Linear, check
 from torch import Tensor, nn
 
@@ -17,7 +17,6 @@ import cutlass_ops
 
 OPS = (softmax_op(), pool_max_op(3, -1.5))
 every_op = pytest.mark.parametrize("op", OPS, ids=repr)
-both = pytest.mark.parametrize("op", BOTH, ids=repr)
 modules = pytest.mark.parametrize(
     "make",
     [
@@ -177,30 +176,6 @@ def test_export(make: Any, grad: bool, device: str) -> None:
         check(y, head_of(module), Linear(x, module.weight.detach(), module.bias.detach()))
 
 
-@both
-@pytest.mark.filterwarnings("ignore:.*native")
-def test_precision_is_part_of_the_graph(op: Fused, device: str) -> None:
-    """The context manager traces, and changing the mode between calls is not missed."""
-    operands = linear_like(6, 16, 8, device)
-
-    def function(*operands: Tensor) -> Tensor:
-        with cutlass_ops.float32_precision("ieee", strict=True):
-            return op.call(*operands)
-
-    op.judge(compiled(function)(*operands), *operands)
-    assert cutlass_ops.get_float32_precision() == "ieee"
-    call = compiled(op.call)
-    call(*operands)
-    with cutlass_ops.float32_precision("fp16x3", strict=True):
-        outcomes = []
-        for variant in (op.call, call):
-            try:
-                outcomes.append(variant(*operands).tolist())
-            except Exception as error:  # dynamo wraps what it meets while tracing
-                outcomes.append("no native kernel" in str(error))
-        assert outcomes[0] == outcomes[1]
-
-
 @every_op
 def test_autocast_inside_the_graph(op: Fused, device: str) -> None:
     _, weight, bias = linear_like(1, 32, 24, device)
@@ -215,6 +190,39 @@ def test_autocast_inside_the_graph(op: Fused, device: str) -> None:
         y, expected = compiled(function)(x), function(x)
     assert y.dtype == torch.float32
     torch.testing.assert_close(y, expected, rtol=1e-2, atol=1e-3)
+
+
+def test_autocast_around_the_graph(device: str) -> None:
+    """Every function, on operands in half: cast up inside the graph, a pack's too."""
+    z = torch.randn(6, 33, device=device)
+    weight, bias = torch.randn(12, 33, device=device), torch.randn(12, device=device)
+    packs = [cutlass_ops.pack_linear(weight, bias, kernel_size=k).half() for k in (1, 3)]
+
+    def function(z: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        folded, folded_bias = cutlass_ops.fold_linear(weight, bias, 2)
+        assert folded_bias is not None
+        return (
+            cutlass_ops.linear_gelu_softmax(z, weight, bias),
+            cutlass_ops.linear_avgpool_gelu_scale_max(z, weight, bias, kernel_size=3),
+            cutlass_ops.linear_gelu_softmax(z, packs[0]),
+            cutlass_ops.linear_avgpool_gelu_scale_max(z, packs[1], scale=2.0),
+            cutlass_ops.gelu_softmax(z),
+            cutlass_ops.gelu_scale_max(z, scale=-1.0, approximate="tanh"),
+            cutlass_ops.softmax(z),
+            folded,
+            folded_bias,
+        )
+
+    halves = [t.half() for t in (z, weight, bias)]
+    wide = [t.float() for t in halves]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        found, plain = compiled(function)(*halves), function(*halves)
+    for pack in packs:
+        pack.float()
+    for a, b, c in zip(found, plain, function(*wide), strict=True):
+        assert a.dtype == b.dtype == torch.float32
+        torch.testing.assert_close(a, c)
+        torch.testing.assert_close(b, c)
 
 
 @every_op

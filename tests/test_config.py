@@ -141,6 +141,14 @@ CAPABILITIES = [
     (["86"], (8, 0), False),
     (["90a"], (9, 0), True),
     (["90a"], (10, 0), False),  # arch-specific code runs on that very capability
+    (["90a+PTX"], (10, 0), False),  # and so does its PTX
+    (["100a"], (10, 3), False),
+    (["100f"], (10, 0), True),
+    (["100f"], (10, 3), True),  # family-specific code runs on later minors of its major
+    (["103f"], (10, 0), False),
+    (["100f"], (12, 0), False),
+    (["100f+PTX"], (10, 3), True),
+    (["100f+PTX"], (12, 0), False),
     (["80", "90a"], (12, 0), False),
     (["80", "90+PTX"], (12, 0), True),
     (["80+PTX", "90a"], (10, 3), True),
@@ -190,18 +198,38 @@ def test_without_a_usable_binary_the_reference_runs(binary: bytes | None, tmp_pa
     assert "none loaded" in done.stdout
 
 
-def test_importing_twice_and_reloading_registers_once() -> None:
-    """A second definition of the namespace in C++ would end the process."""
-    done = run_python(
-        "-c",
-        "import importlib, torch, cutlass_ops\n"
-        "path = cutlass_ops._library.binary_path()\n"
-        "if path is not None: torch.ops.load_library(str(path))\n"
-        "importlib.reload(cutlass_ops.config)\n"
-        "print(cutlass_ops.linear_gelu_softmax(torch.ones(1, 1), torch.ones(1, 1)).item())",
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "1.0"
+AGAIN = """
+import importlib, sys, torch, cutlass_ops
+
+def use(package):
+    module = package.nn.LinearGELUSoftmax(1, 1)
+    y = package.linear_gelu_softmax(torch.ones(1, 1), torch.ones(1, 1)), module(torch.ones(1, 1))
+    assert [one.item() for one in y] == [1.0, 1.0]
+
+use(cutlass_ops)
+if cutlass_ops._library.loaded():
+    torch.ops.load_library(str(cutlass_ops._library.binary_path()))
+use(importlib.reload(cutlass_ops))
+first = cutlass_ops
+for name in [name for name in sys.modules if name.partition(".")[0] == "cutlass_ops"]:
+    del sys.modules[name]
+try:
+    import cutlass_ops
+except RuntimeError as error:
+    print(error)
+use(first)
+print("alive")
+"""
+
+
+def test_loading_and_importing_again() -> None:
+    """As a notebook does. The binary may be loaded twice and the package reloaded. Imported anew
+    behind Python's back it would define its ops twice: an exception says so, and does not end the
+    process, and what was imported first still works."""
+    done = run_python("-c", AGAIN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "register the namespace cutlass_ops" in done.stdout
+    assert done.stdout.endswith("alive\n")
 
 
 def test_importing_does_not_start_cuda() -> None:

@@ -246,7 +246,7 @@ def test_a_device_without_kernels_falls_back_with_one_warning(
 ) -> None:
     """mish-cuda#10, pytorch#81883, NVIDIA/cutlass#1728: "no kernel image is available" at run
     time."""
-    monkeypatch.setattr("cutlass_ops.operands._warned", set())
+    monkeypatch.setattr("cutlass_ops.warn._warned", set())
     reason = "compute capability 1.0, and the kernels were built for 80, 90a"
     monkeypatch.setattr("cutlass_ops._library.unsupported_reason", lambda device: reason)
     operands = linear_like(9, 40, 24, cuda)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +39,60 @@ def test_vmap_over_any_operands(op: Fused, which: tuple[bool, ...], device: str)
         for i in range(4)
     ]
     torch.testing.assert_close(y, torch.stack(picked), rtol=1e-5, atol=1e-7)
+
+
+EMPTY: dict[str, tuple[Any, ...]] = {
+    "linear": (),
+    "linear_epilogue": ("gelu", ()),
+    "linear_gelu_softmax": ("none", "ieee"),
+    "linear_gelu_softmax_training": ("none", "ieee"),
+    "linear_avgpool_gelu_scale_max": (3, -1.5, "none", "ieee"),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("which", list(itertools.product([True, False], repeat=3))[:-1])
+@pytest.mark.parametrize("name", EMPTY)
+def test_vmap_over_no_elements(
+    name: str, which: tuple[bool, ...], dtype: torch.dtype, device: str
+) -> None:
+    """As F.linear under vmap: an empty result of the shape and dtype that elements would have."""
+    op = getattr(torch.ops.cutlass_ops, name).default
+    tensors = [t.to(dtype) for t in batched(device)]
+    operands = [t[:0].movedim(0, 1) if on else t[0] for t, on in zip(tensors, which, strict=True)]
+    in_dims = tuple(1 if on else None for on in which)
+    found = vmap(lambda *t: op(*t, *EMPTY[name]), in_dims)(*operands)
+    single = op(*(t[0] for t in tensors), *EMPTY[name])
+    for y, one in zip(
+        *((t,) if isinstance(t, Tensor) else t for t in (found, single)), strict=True
+    ):
+        assert y.shape == (0, *one.shape)
+        assert (y.dtype, y.device) == (one.dtype, one.device)
+
+
+def test_vmap_of_the_parts_over_no_elements(device: str) -> None:
+    z, bias = torch.randn(0, 5, 6, device=device), torch.randn(0, 6, device=device)
+    assert vmap(cutlass_ops.softmax)(z).shape == (0, 5, 6)
+    assert vmap(cutlass_ops.gelu_softmax)(z, bias).shape == (0, 5, 6)
+    assert vmap(cutlass_ops.gelu_softmax, (None, 0))(
+        torch.ones(5, 6, device=device), bias
+    ).shape == (0, 5, 6)
+    assert vmap(cutlass_ops.gelu_scale_max)(z, bias).shape == (0, 5)
+    weight, vector = vmap(lambda w, b: cutlass_ops.fold_linear(w, b, 2))(z, z[..., 0])
+    assert (weight.shape, vector.shape) == ((0, 2, 6), (0, 2))
+
+
+@every_op
+def test_gradients_and_nested_vmap_over_no_elements(op: Fused, device: str) -> None:
+    x, weight, bias = batched(device)
+    none = weight[:0].requires_grad_()
+    shared = x[0].requires_grad_()
+    y = vmap(op.call, (None, 0, None))(shared, none, bias[0])
+    grads = torch.autograd.grad(y.sum(), (shared, none))
+    assert grads[1].shape == none.shape
+    assert not grads[0].any()
+    nested = vmap(vmap(op.call, (None, 0, 0)), (0, None, None))(x, weight[:0], bias[:0])
+    assert nested.shape == (4, *y.shape)
 
 
 @every_op

@@ -167,6 +167,31 @@ def test_infinities_of_both_signs_in_one_window_are_nan(device: str) -> None:
     assert y[1].item() == pytest.approx(gelu_of(1.5))
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("scale", [1.0, -1.0, 0.0])
+@pytest.mark.parametrize("row", [[INF, 1.0], [-INF, 1.0], [INF, -INF], [INF, 0.0]], ids=str)
+def test_an_infinite_row_has_a_gradient_of_nan(
+    row: list[float], scale: float, approximate: str, device: str
+) -> None:
+    """The maximum is NaN by the window (1, -0.5), whose mean hides it: backward may take another
+    window, but must not make a finite gradient of that. Other rows do not notice."""
+    weight = torch.tensor([[1.0, 1.0], [2.0, 0.5], [1.0, 2.0], [-0.5, 3.0]], device=device)
+    bias = torch.zeros(4, device=device)
+    x = torch.tensor([[0.3, 1.0], row], device=device)
+    op = pool_max_op(2, scale, approximate)
+
+    def gradients(x: Tensor) -> tuple[Tensor, ...]:
+        inputs = [t.clone().requires_grad_() for t in (x, weight, bias)]
+        return torch.autograd.grad(op.call(*inputs).sum(), inputs)
+
+    assert op.call(x, weight, bias)[1].isnan()
+    dx, dweight, dbias = gradients(x)
+    assert dx[1].isnan().all()
+    assert dweight.isnan().any()
+    assert dbias.isnan().any()
+    torch.testing.assert_close(dx[:1], gradients(x[:1])[0])
+
+
 @pytest.mark.parametrize("n", [1, 3, 64, 65, 127, 128, 129, 256, 257, 300])
 @pytest.mark.parametrize(("z", "scale"), [(-1.0, 1.0), (1.0, -1.0), (-0.5, 0.25), (-3.0, 1.0)])
 def test_all_negative_rows_do_not_become_zero(z: float, scale: float, n: int, device: str) -> None:

@@ -123,9 +123,65 @@ def test_saving_loading_copying_moving(with_bias: bool, device: str) -> None:
     restored.load_state_dict(pack.state_dict())
     for other in [*others, restored]:
         assert same_bits(cutlass_ops.linear_avgpool_gelu_scale_max(x, other), expected)
-    wrong = cutlass_ops.pack_linear(weight, bias if with_bias else None, kernel_size=2)
-    with pytest.raises(RuntimeError, match=r"kernel_size|size mismatch"):
-        wrong.load_state_dict(pack.state_dict())
+
+
+REFUSED = {
+    "kernel_size": lambda state: cutlass_ops.pack_linear(
+        torch.ones(4, 8), torch.ones(4), kernel_size=2
+    ).state_dict(),
+    "out_features": lambda state: cutlass_ops.pack_linear(
+        torch.ones(7, 8), torch.ones(7), kernel_size=3
+    ).state_dict(),
+    "size mismatch": lambda state: state | {"weight": torch.ones(2, 9)},
+    "packed with version None": lambda state: state | {"_extra_state": None},
+    "packed without a bias": lambda state: {k: v for k, v in state.items() if k != "bias"},
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_refused_state_dict_changes_nothing(word: str, assign: bool, device: str) -> None:
+    """The buffers were overwritten when the error came: [4, 8] by 2 and [6, 8] by 3 are both
+    [2, 8]."""
+    _, weight, bias = linear_like(1, 6, 8, device)
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=3)
+    before = copy.deepcopy(pack.state_dict())
+    other = cutlass_ops.pack_linear(torch.ones_like(weight), torch.ones_like(bias), kernel_size=3)
+    state = REFUSED[word](dict(other.state_dict()))
+    with pytest.raises(RuntimeError, match=word):
+        pack.load_state_dict(state, assign=assign)
+    assert same_bits(pack.weight, before["weight"])
+    assert same_bits(pack.bias, before["bias"])
+    assert pack.get_extra_state() == before["_extra_state"]
+    model = torch.nn.Sequential(pack)
+    with pytest.raises(RuntimeError, match=word):
+        model.load_state_dict({f"0.{key}": value for key, value in state.items()}, assign=assign)
+    assert same_bits(pack.weight, before["weight"])
+    model.load_state_dict({f"0.{key}": value for key, value in other.state_dict().items()})
+    assert same_bits(pack.weight, other.weight)
+
+
+def test_a_bias_too_many_is_refused(device: str) -> None:
+    _, weight, bias = linear_like(1, 6, 8, device)
+    pack = cutlass_ops.pack_linear(weight)
+    with pytest.raises(RuntimeError, match="packed with a bias"):
+        pack.load_state_dict(cutlass_ops.pack_linear(2 * weight, bias).state_dict())
+    assert same_bits(pack.weight, weight)
+
+
+def test_a_state_dict_that_is_not_strict(device: str) -> None:
+    """What fits is loaded; another packing is refused all the same."""
+    _, weight, bias = linear_like(1, 6, 8, device)
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=3)
+    ones = torch.ones(2, 8, device=device)
+    result = pack.load_state_dict({"weight": ones, "more": ones}, strict=False)
+    assert same_bits(pack.weight, ones)
+    assert set(result.missing_keys) == {"bias", "_extra_state"}
+    assert result.unexpected_keys == ["more"]
+    other = cutlass_ops.pack_linear(weight[:4], bias[:4], kernel_size=2)
+    with pytest.raises(RuntimeError, match="out_features 4 instead of 6, kernel_size 2 instead"):
+        pack.load_state_dict(other.state_dict(), strict=False)
+    assert same_bits(pack.weight, ones)
 
 
 def test_float64_and_half_packs(device: str) -> None:

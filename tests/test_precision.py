@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from fused import BOTH, Fused, linear_like, same_bits
+from programs import run_python
+from torch import Tensor
 
 import cutlass_ops
-from cutlass_ops import precision
+from cutlass_ops import precision, warn
 
 both = pytest.mark.parametrize("op", BOTH, ids=repr)
 NOT_NATIVE = [mode for mode in precision.MODES if mode not in precision.NATIVE_MODES]
@@ -19,7 +23,7 @@ NOT_NATIVE = [mode for mode in precision.MODES if mode not in precision.NATIVE_M
 
 @pytest.fixture(autouse=True)
 def _default_is_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(precision, "_warned", set())
+    monkeypatch.setattr(warn, "_warned", set())
     yield
     cutlass_ops.set_float32_precision("ieee")
 
@@ -123,10 +127,67 @@ def test_strict_raises_where_the_mode_is_not_native(op: Fused, mode: str, device
 
 
 @both
+@pytest.mark.parametrize("mode", NOT_NATIVE)
+def test_precision_is_part_of_the_graph(op: Fused, mode: str, device: str) -> None:
+    """The context manager traces, and changing the mode between calls is not missed: a mode without
+    a kernel raises, by Dynamo's own kind of RuntimeError, or falls back with the warning."""
+    torch._dynamo.reset()
+    operands = linear_like(6, 16, 8, device)
+
+    def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return torch.compile(function, fullgraph=True, backend="aot_eager")
+
+    def function(*operands: Tensor) -> Tensor:
+        with cutlass_ops.float32_precision("ieee", strict=True):
+            return op.call(*operands)
+
+    op.judge(compiled(function)(*operands), *operands)
+    assert cutlass_ops.get_float32_precision() == "ieee"
+    call = compiled(op.call)
+    expected = call(*operands)
+    with cutlass_ops.float32_precision(mode, strict=True):
+        for variant, kind in ((op.call, RuntimeError), (call, torch._dynamo.exc.Unsupported)):
+            with pytest.raises(RuntimeError, match=f"{mode}.*no native kernel") as raised:
+                variant(*operands)
+            assert issubclass(raised.type, kind)
+    with (
+        cutlass_ops.float32_precision(mode),
+        pytest.warns(UserWarning, match=f"{mode}.*no native kernel"),
+    ):
+        y = call(*operands)
+    assert torch.equal(y, expected)
+    assert torch.equal(call(*operands), expected)
+
+
+@both
 def test_float64_has_one_arithmetic(op: Fused, device: str) -> None:
     operands = [t.double() for t in linear_like(4, 8, 5, device)]
     with cutlass_ops.float32_precision("fp16x3", strict=True):
         assert torch.equal(op.call(*operands), op.call(*operands))
+
+
+LEAKS = """
+import cutlass_ops
+
+def test_none():
+    cutlass_ops.get_float32_precision()
+
+def test_mode():
+    cutlass_ops.set_float32_precision("fp16x3")
+
+def test_strict():
+    cutlass_ops.set_float32_precision("ieee", strict=True)
+"""
+
+
+def test_the_suite_notices_a_precision_left_changed(tmp_path: Path) -> None:
+    """The fixture of conftest.py that every test goes through."""
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "test_leaks.py").write_text(LEAKS)
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=tmp_path)
+    assert "3 passed, 2 errors" in done.stdout, done.stdout + done.stderr
+    assert "ERROR test_leaks.py::test_mode" in done.stdout
+    assert "ERROR test_leaks.py::test_strict" in done.stdout
 
 
 def test_a_pack_keeps_the_mode_it_was_made_in(device: str) -> None:

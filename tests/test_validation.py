@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -233,3 +234,18 @@ def test_a_refused_call_leaves_nothing_behind(name: str, device: str) -> None:
         call(name, x, weight, bias, precision="nonsense")
     assert torch.equal(call(name, x, weight, bias), before)
     assert cutlass_ops.get_float32_precision() == "ieee"
+
+
+FUNCTIONS = [name for name in cutlass_ops.__all__ if inspect.isfunction(getattr(cutlass_ops, name))]
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if "precision" not in name])
+def test_docstrings_tell_arguments_results_and_errors(name: str) -> None:
+    function = getattr(cutlass_ops, name)
+    text = inspect.getdoc(function) or ""
+    arguments = inspect.signature(function).parameters
+    assert "Returns:" in text
+    if arguments:
+        assert "Raises:" in text
+        told = text[text.index("Args:") : text.index("Returns:")]
+        assert all(f"\n    {argument}: " in told for argument in arguments)
