@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from programs import load_toolchain, run_python
+from programs import cutlass_include, load_toolchain, nvcc, run_python
 
 OURS, TORCHS = "CUTLASS_OPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"
 toolchain = load_toolchain()
@@ -130,3 +130,19 @@ def test_the_build_stops_where_cuda_home_leads_nowhere(no_paths: pytest.MonkeyPa
     no_paths.setenv("CUTLASS_OPS_SKIP_CUDA", "1")
     done = run_python("setup.py", "--name")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("ci", ["true", "false", ""])
+def test_warnings_are_errors_in_continuous_integration_alone(
+    ci: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A newer compiler has new warnings, and they are shown, not a failed install."""
+    pytest.importorskip("setuptools")
+    nvcc(), cutlass_include()  # or a skip
+    monkeypatch.setenv("CI", ci)
+    build = f"['csrc/fold_rows.cu'], Path({str(tmp_path)!r}), Path('_C.so')"
+    script = "from pathlib import Path; from buildtools.ninja_build import _ninja_file"
+    done = run_python("-c", f"{script}; print(_ninja_file({build}))")
+    assert done.returncode == 0, done.stderr
+    assert "-Wall,-Wextra" in done.stdout
+    assert done.stdout.count("-Werror") == (2 if ci == "true" else 0)
