@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,6 +177,12 @@ def test_steps_take_their_numbers_in_order(host: ctypes.CDLL) -> None:
     y = run(host, SCALE_POOL_POOL, z, None, (3.0, 4.0, 2.0), outputs=(2, 3))
     expected = 3.0 * exact(z[0])[:, :24].reshape(2, 3, 8).mean(-1)
     np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_recipe_shows_the_header_that_it_says_to_copy() -> None:
+    header = (ROOT / "include/cutlass_ops/epilogue/relu.h").read_text()
+    step = header[header.index("struct Relu") : header.index("}  // namespace")].rstrip()
+    assert textwrap.indent(step, " " * 7) in (ROOT / "docs" / "epilogues.md").read_text()
 
 
 @pytest.mark.parametrize("slot_columns", [4, 8, 64])
