@@ -18,7 +18,7 @@ def extensions() -> list[Extension]:
     if os.environ.get("CUTLASS_OPS_SKIP_CUDA") == "1":
         reason = "CUTLASS_OPS_SKIP_CUDA=1"
     elif toolchain.find_nvcc() is None:
-        reason = "no nvcc in CUDA_HOME, on PATH or in /usr/local/cuda"
+        reason = "no nvcc on PATH or in /usr/local/cuda, and no CUDA_HOME"
     else:
         sources = sorted(
             str(path) for path in Path("csrc").rglob("*") if path.suffix in {".cpp", ".cu"}

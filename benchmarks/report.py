@@ -15,7 +15,7 @@ The JSON document (schema 1), written by `python -m benchmarks` and read back by
         peak_bytes   {provider: GPU memory held beyond the operands, the result included}
         skipped   {provider: why}
         times     {"warm" | "cold": {provider: {median, p10, p90, samples}}}, microseconds per call
-    growth        list of {dim: "M" | "N" | "K", op, m, n, k, times: as above, "warm" alone}
+    growth        list of {dim: "M" | "N" | "K", op, m, n, k, skipped, times: as above, warm alone}
     parts         list of {name, size, moved_bytes, times: as above}
 """
 
@@ -76,14 +76,21 @@ def speedup(case: Json, provider: str, cache: str = "warm") -> float | None:
     return times[BASELINE] / times[provider]
 
 
-def above_bound(results: Json) -> list[Json]:
-    """The cases in which an error of ours is larger than its bound, or not a number."""
-    return [
-        case
-        for case in results["cases"]
-        if case["error_bound"] is not None
-        and not all(case["errors"].get(p, 0.0) <= case["error_bound"] for p in ("ours", "packed"))
-    ]
+OURS = ("ours", "packed")
+
+
+def failed(results: Json) -> list[Json]:
+    """The cases in which one of ours raised, or its error is above the bound or not a number."""
+    cases = [*results["cases"], *results["growth"]]
+    return [case for case in cases if not all(_held(case, provider) for provider in OURS)]
+
+
+def _held(case: Json, provider: str) -> bool:
+    if provider in case["skipped"]:
+        return False
+    limit = case.get("error_bound")
+    error: float = case.get("errors", {}).get(provider, 0.0)  # not run, or judged elsewhere
+    return error <= (math.inf if limit is None else limit)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -121,7 +128,7 @@ def ops_table(results: Json) -> str:
     """Times, ratios to eager and errors of every op case; times in microseconds."""
     cases: list[Json] = results["cases"]
     used = [p for p in PROVIDERS if any(p in medians(case) for case in cases)]
-    ours = [p for p in ("ours", "packed") if p in used]
+    ours = [p for p in OURS if p in used]
     cold = any("cold" in case["times"] for case in cases)
     header = ["op  M x N x K", *used, *(f"{p}/eager" for p in ours)]
     header += [f"{p} cold" for p in ours] * cold
@@ -137,7 +144,8 @@ def ops_table(results: Json) -> str:
         row += [_ratio(speedup(case, p, "cold")) for p in ours] * cold
         row.append(f"{case['flops'] / times['ours'] / 1e6:.1f}" if "ours" in times else "-")
         row += [_error(error.get(BASELINE)), _error(worst)]
-        row.append("-" if worst is None or limit is None else "yes" if worst <= limit else "NO")
+        judged = limit is not None and worst is not None
+        row.append("NO" if not all(_held(case, p) for p in OURS) else "yes" if judged else "-")
         rows.append(row)
     return _table(header, rows)
 

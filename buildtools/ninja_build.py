@@ -56,7 +56,10 @@ def _ninja_file(sources: list[str], work: Path, output: Path) -> str:
         "-DNDEBUG",  # asserts in CUTLASS's device code cost registers
         f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}",
     ]
-    host = "-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror"
+    # Errors in continuous integration alone: a newer compiler's warning is no reason for a user's
+    # install to fail.
+    strict = os.environ.get("CI") == "true"
+    host = "-fPIC,-fvisibility=hidden,-Wall,-Wextra" + (",-Werror" if strict else "")
     common = [
         "-std=c++17",
         "-O3",
@@ -70,7 +73,7 @@ def _ninja_file(sources: list[str], work: Path, output: Path) -> str:
         "-isystem",
         str(cutlass),
         "--expt-relaxed-constexpr",
-        "-Werror=all-warnings",
+        *(["-Werror=all-warnings"] if strict else []),
         "-Xptxas=-v",  # registers and spills, read by _ptxas_report
         f"--threads={os.environ.get('NVCC_THREADS', '1')}",
     ]

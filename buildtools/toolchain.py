@@ -48,12 +48,29 @@ class Architecture:
         return flags
 
 
+def _named(*variables: str) -> tuple[str, Path] | None:
+    """The first of these environment variables that is set, with its path."""
+    for variable in variables:
+        if path := os.environ.get(variable):
+            return variable, Path(path)
+    return None
+
+
 def find_nvcc() -> Path | None:
-    """CUDA_HOME or CUDA_PATH, else PATH, else the toolkit's default prefix."""
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        home = os.environ.get(variable)
-        if home and (nvcc := Path(home) / "bin" / "nvcc").is_file():
-            return nvcc
+    """CUDA_HOME or CUDA_PATH, else PATH, else the toolkit's default prefix.
+
+    A variable that is set and leads nowhere is a mistake to report: what would be found in its
+    place is another toolkit, or a build without kernels that nobody asked for.
+    """
+    if named := _named("CUDA_HOME", "CUDA_PATH"):
+        variable, home = named
+        nvcc = home / "bin" / "nvcc"
+        if not nvcc.is_file():
+            raise RuntimeError(
+                f"{variable} is {home}, which holds no bin/nvcc: correct or unset it, or set "
+                "CUTLASS_OPS_SKIP_CUDA=1 to install for the CPU alone"
+            )
+        return nvcc
     if on_path := shutil.which("nvcc"):
         return Path(on_path)
     default = Path("/usr/local/cuda/bin/nvcc")
@@ -80,25 +97,23 @@ def cutlass_include() -> tuple[Path, str]:
 
     CUTLASS_DIR or CUTLASS_PATH, else the package nvidia-cutlass.
     """
-    roots = [
-        Path(path)
-        for path in (os.environ.get("CUTLASS_DIR"), os.environ.get("CUTLASS_PATH"))
-        if path
-    ]
-    if package := _package_directory("cutlass_library"):
-        roots.append(package / "source")
-    for root in roots:
-        for include in (root / "include", root):
-            header = include / "cutlass" / "version.h"
-            if header.is_file():
-                version = _cutlass_version(header.read_text())
-                if version < CUTLASS_FLOOR:
-                    found = ".".join(map(str, version))
-                    raise RuntimeError(
-                        f"CUTLASS {found} at {include} is older than 4.2. {_NO_CUTLASS}"
-                    )
-                return include, ".".join(map(str, version))
-    raise RuntimeError(_NO_CUTLASS)
+    if named := _named("CUTLASS_DIR", "CUTLASS_PATH"):
+        variable, root = named
+        missing = f"{variable} is {root}, which holds no CUTLASS headers: correct or unset it"
+    else:
+        package = _package_directory("cutlass_library")
+        if package is None:
+            raise RuntimeError(_NO_CUTLASS)
+        root, missing = package / "source", _NO_CUTLASS
+    for include in (root / "include", root):
+        header = include / "cutlass" / "version.h"
+        if header.is_file():
+            version = _cutlass_version(header.read_text())
+            if version < CUTLASS_FLOOR:
+                found = ".".join(map(str, version))
+                raise RuntimeError(f"CUTLASS {found} at {include} is older than 4.2. {_NO_CUTLASS}")
+            return include, ".".join(map(str, version))
+    raise RuntimeError(missing)
 
 
 def _cutlass_version(header: str) -> tuple[int, ...]:

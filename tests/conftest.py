@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -105,3 +106,32 @@ def _global_state_is_left_alone() -> Iterator[None]:
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.is_autocast_enabled()
     assert torch.is_grad_enabled()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of pytest-xdist has ended: its tally joins that of all."""
+    import oracle
+
+    oracle.tally.update(getattr(node, "workeroutput", {}).get("tally", {}))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    import oracle
+
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["tally"] = dict(oracle.tally)
+    elif exitstatus == 0 and oracle.allowance_is_overused():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    import oracle
+
+    judged, allowed = oracle.tally["judged"], oracle.tally["allowed"]
+    if judged:
+        failed = f"; FAILED: more than {oracle.MOST_ALLOWED:.0%}"
+        terminalreporter.write_line(
+            f"oracle: {allowed} of {judged} results passed by the allowance alone (tests/oracle.py)"
+            + (failed if oracle.allowance_is_overused() else "")
+        )

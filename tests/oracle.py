@@ -2,15 +2,26 @@
 
 Truth is a float64 composition of torch.nn.functional and erfc; it never calls the package. The
 bound is evidence, not a chosen tolerance: the largest relative L2 error of a result may be twice
-the largest that eager float32 PyTorch makes on the same input and device, plus four units in the
-last place. A single element can differ by more than that between two honest summation orders, so
-elements are held to a loose bound only, and exactly where they are NaN or infinite.
+the yardstick, plus four units of 2^-24. The yardstick is the error of eager float32 PyTorch on the
+same input and device; with `strict` that is all.
+
+Otherwise a result that misses this plain bound gets an allowance. Eager may be exact by luck, on a
+single short row or where all terms are alike, and twice nothing is a bound that no other order of
+summation keeps. The yardstick then becomes the largest error over all `eager_forms`, on the same
+input and, if that is not enough, on 12 and on 100 more inputs nearby. One of the forms is not
+PyTorch's own: eager's z with the errors of half its elements turned round. `tally` counts the
+results that pass by the allowance alone; pytest's summary has a line on it, and the run fails where
+they are more than MOST_ALLOWED of all. (gradients.py has an allowance of the same kind, uncounted.)
+
+A single element can differ by more than the bound between two honest summation orders, so elements
+are held to a loose bound only, and exactly where they are NaN or infinite.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -263,12 +274,18 @@ class Yardstick:
         return 2 * self.error + 4 * UNIT
 
 
-# One eager run on a single short row can be exact by luck. Where the plain bound is missed, the
-# yardstick also takes the errors of the other forms of eager PyTorch, and of all forms on this many
-# inputs nearby; a strict check never does. The first runs tell the scale of the error: beyond
-# HOPELESS times the bound they leave, luck is no excuse.
+# Inputs nearby whose errors the allowance takes in, one number after another until the result
+# passes; 0 is the input itself. The first runs tell the scale of the error: beyond HOPELESS times
+# the bound they leave, luck is no excuse.
 NEARBY_RUNS = (0, 12, 100)
 HOPELESS = 16
+# Results that passed, and those among them that needed the allowance; strict ones do not count.
+tally = Counter(judged=0, allowed=0)
+MOST_ALLOWED, ENOUGH = 0.05, 200  # the largest share of them, once so many were judged
+
+
+def allowance_is_overused() -> bool:
+    return tally["judged"] >= ENOUGH and tally["allowed"] > MOST_ALLOWED * tally["judged"]
 
 
 @torch.no_grad()
@@ -305,7 +322,7 @@ def check(
     with full_float32():
         forms = eager_forms(head, operands)
         yardstick.include(forms[0](operands)[judged], truth, truth, head.per_row)
-        passed = _within(error, difference, truth, yardstick)
+        passed = plain = _within(error, difference, truth, yardstick)
         generator = torch.Generator(actual.device).manual_seed(len(truth))
         for runs in () if strict else NEARBY_RUNS:
             if passed or (runs > 12 and error > HOPELESS * yardstick.bound):
@@ -317,6 +334,9 @@ def check(
             passed = _within(error, difference, truth, yardstick)
     assert error <= yardstick.bound, f"error {error:.3e} exceeds the bound {yardstick.bound:.3e}"
     assert passed, f"an element is off by {float(difference.abs().max()):.3e}"
+    if not strict:
+        tally["judged"] += 1
+        tally["allowed"] += not plain
     return yardstick
 
 

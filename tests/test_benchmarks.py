@@ -17,7 +17,7 @@ pytest.importorskip("tqdm", reason="the benchmarks need the extra `bench`")
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are no part of the installed package
 
-from benchmarks import accuracy, plots, providers, report, shapes, timing
+from benchmarks import __main__, accuracy, plots, providers, report, shapes, timing
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,39 @@ def test_a_run_writes_raw_samples_and_where_they_come_from(tiny_run: Any) -> Non
             assert min(entry["samples"]) <= entry["median"] <= max(entry["samples"])
         assert max(case["errors"].values()) < 1e-5
     assert [path.suffix for path in sorted(folder.iterdir())] == [".json", ".png"]
+
+
+@pytest.mark.parametrize("provider", ["ours", "packed"])
+def test_a_call_of_ours_that_raises_fails_the_run(
+    provider: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    """A crash has no error, which must not read as an error of zero."""
+
+    def crash(problem: providers.Problem) -> providers.Call:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setitem(providers._MAKERS, provider, crash)
+    options = ("--device", "cpu", "--shapes", "3x40x24", "--ops", "B", "--seconds", "0.01")
+    names = ("--providers", f"eager,{provider}", "--output", str(tmp_path))
+    assert __main__.main([*options, *names]) == 1
+    output = capsys.readouterr().out
+    assert " NO" in output
+    assert "failed: RuntimeError: no such kernel" in output
+
+
+def test_what_counts_as_failed() -> None:
+    def outcome(**case: Any) -> bool:
+        case = {"errors": {"eager": 1e-7}, "error_bound": 1e-6, "skipped": {}, **case}
+        return bool(report.failed({"cases": [case], "growth": []}))
+
+    assert not outcome()
+    assert not outcome(errors={"ours": 1e-6}, skipped={"compile": "RuntimeError: no compiler"})
+    assert not outcome(errors={"ours": 1.0}, error_bound=None)  # eager was not asked for
+    assert outcome(errors={"ours": 1.1e-6})
+    assert outcome(errors={"packed": math.nan})
+    assert outcome(skipped={"packed": "RuntimeError: no such kernel"})
+    raised = {"skipped": {"ours": "RuntimeError: no such kernel"}}
+    assert report.failed({"cases": [], "growth": [raised]}) == [raised]
 
 
 def test_a_saved_run_can_be_plotted_again(tiny_run: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,6 +179,12 @@ def test_steps_take_their_numbers_in_order(host: ctypes.CDLL) -> None:
     np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_the_recipe_shows_the_header_that_it_says_to_copy() -> None:
+    header = (ROOT / "include/cutlass_ops/epilogue/relu.h").read_text()
+    step = header[header.index("struct Relu") : header.index("}  // namespace")].rstrip()
+    assert textwrap.indent(step, " " * 7) in (ROOT / "docs" / "epilogues.md").read_text()
+
+
 @pytest.mark.parametrize("slot_columns", [4, 8, 64])
 def test_reductions_over_slots(host: ctypes.CDLL, slot_columns: int) -> None:
     z, rows, columns = normal(2, 3, 37), 3, 37
@@ -219,12 +226,11 @@ def test_raster_visits_every_tile_once(
 def test_simt_staging_puts_every_accumulator_in_its_place(
     staging: ctypes.CDLL, tile: tuple[int, int]
 ) -> None:
-    """CUTLASS's EVT thread layout is silently wrong for most coordinates under SIMT; this adapter
-    has its own, which must send every accumulator to its row and cover the tile once."""
+    """CUTLASS's EVT thread layout is silently wrong for most coordinates under SIMT. This adapter
+    has its own, held against CUTLASS's warp iterator over C: a tile of numbers, distributed to
+    threads by the one and staged by the other, must come out as it was."""
     rows, columns = tile
-    places = np.full((rows * columns, 3), -1, dtype=np.int32)
-    count = getattr(staging, f"coordinates_{rows}x{columns}")(pointer(places))
-    assert count == rows * columns
-    row, column, staged_row = places.T
-    np.testing.assert_array_equal(staged_row, row)
-    assert len(set(zip(row.tolist(), column.tolist(), strict=True))) == rows * columns
+    numbers = np.arange(rows * columns, dtype=np.float32)
+    out = np.full_like(numbers, np.nan)
+    getattr(staging, f"stage_{rows}x{columns}")(pointer(numbers), pointer(out))
+    np.testing.assert_array_equal(out, numbers)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from fused import linear_like, same_bits
+from fused import linear_like, pool_max_op, same_bits
 from heads import head_of, is_pooled, some_params
 from native import (
     BUILT,
@@ -24,6 +24,7 @@ from native import (
 from oracle import Linear, Matrix, check, softmax_head
 from strategies import at_offset, lay_out
 
+from cutlass_ops import plans
 from cutlass_ops.epilogues import EPILOGUES
 
 pytestmark = needs_binary
@@ -40,7 +41,10 @@ SHAPES = (
     (1, 1, 1),
     (5, 6, 0),
 )
-SMALL_SHAPES = ((129, 257, 67), (3, 66, 129))
+SMALL_SHAPES = ((129, 257, 67), (3, 68, 132))  # scalar accesses, 128-bit accesses
+# For the skinny kernel: whole chunks of k and a rest, with 16, 8, 2 and 1 rows a group; 128-bit
+# copies, fewer columns than a warp takes, and 4-byte copies.
+SKINNY_SHAPES = ((16, 70, 1032), (8, 36, 1100), (2, 3, 2100), (1, 64, 8200), (17, 33, 519))
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +177,7 @@ def test_fold_rows(columns: int, k: int, gpu: str) -> None:
         assert ((out.double() - exact).abs() <= 2**-24 * exact.abs() + 1e-13).all()
 
 
-# ---- plans: numbers only, wherever the binary loads
-# ------------------------------------------------
+# ---- plans: numbers only, wherever the binary loads ----
 
 
 @pytest.mark.parametrize("sms", [1, 40, 108, 132])
@@ -234,8 +237,7 @@ def test_the_binary_and_the_table_name_the_same_epilogues() -> None:
     assert set(BUILT) == set(EPILOGUES)
 
 
-# ---- the reduced set for compute-sanitizer: every kernel family once, on edges
-# ------------------------
+# ---- the reduced set for compute-sanitizer: the branches of every kernel family, on edges ----
 
 
 @pytest.mark.sanitizer
@@ -246,33 +248,58 @@ def test_small_gemms(name: str, kernel: str, gpu: str) -> None:
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("n", [1, 130, 300, 9001, 40_000])
+def test_small_skinny_gemms(gpu: str) -> None:
+    """The copies run one chunk ahead of the sums, which only several chunks of k show."""
+    run_everywhere("gelu", "skinny", SKINNY_SHAPES, (1, 2), [])
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("n", [1, 39, 300, 2047, 5000, 9001, 40_000])
 def test_small_row_kernels(n: int, gpu: str) -> None:
-    z = torch.randn(3, n, device=gpu)
+    """A row in one thread, in part of a warp, in a warp, in a CTA, and streamed; the last two with
+    whole fragments and with a rest. Partial maxima combined by a thread (39) and by a warp."""
+    z, bias = torch.randn(3, n, device=gpu), torch.randn(n, device=gpu)
     _, out = guarded((3, n), gpu)
-    OPS._row_softmax(z, None, "gelu", out)
-    check(out.clone(), softmax_head(), Matrix(z))
+    OPS._row_softmax(z, bias, "gelu", out)
+    check(out.clone(), softmax_head(), Matrix(z, bias))
     y = run_matrix("avgpool_gelu_scale_max", [1.0, 1.0], z)
     check(y, head_of("avgpool_gelu_scale_max", [1.0, 1.0]), Matrix(z))
 
 
 @pytest.mark.sanitizer
 def test_small_refinement(gpu: str) -> None:
-    """An infinite x after folding: the rows that come out infinite are computed again."""
+    """An infinite x after folding: the rows that come out infinite are computed again, to their
+    first NaN (0, 129) or to the end (64); where x is finite (5) they are left alone."""
     x, weight, bias = linear_like(130, 256, 64, gpu)
-    x[129, 3], x[0, 0] = math.inf, -math.inf
+    weight[:, 7].abs_()
+    x[129, 3], x[64, 7], x[0, 0] = math.inf, math.inf, -math.inf
     memory, out = guarded((130,), gpu)
     out.copy_(torch.where(x.isfinite().all(1), 1.5, math.inf))
+    out[5], out[64] = math.inf, -math.inf
     OPS._refine_nonfinite(x, weight, bias, "avgpool_gelu_scale_max", [4.0, 1.0], out)
     assert guards_are_intact(memory)
-    assert out.isnan().tolist() == [True] + [False] * 128 + [True]
-    assert (out[1:129] == 1.5).all()
+    expected = torch.full((130,), 1.5)
+    expected[[0, 129]], expected[[5, 64]] = math.nan, math.inf
+    assert torch.equal(out.cpu().nan_to_num(-1.0), expected.nan_to_num(-1.0))
 
 
 @pytest.mark.sanitizer
-def test_small_fold(gpu: str) -> None:
-    weight = torch.randn(101, 67, device=gpu)
-    memory, out = guarded((33, 67), gpu)
-    OPS._fold_rows(weight, 3, out)
+def test_small_folded_op(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fold, GEMM on the means, combination and repair, one after another in one call."""
+    monkeypatch.setattr(plans, "choose_folding", lambda *shape: True)
+    x, weight, bias = linear_like(40, 256, 64, gpu)
+    x[39, 3] = math.inf
+    pool_max_op(4).judge(pool_max_op(4).call(x, weight, bias), x, weight, bias)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("columns", [64, 67])
+@pytest.mark.parametrize("k", [3, 100])
+def test_small_fold(k: int, columns: int, gpu: str) -> None:
+    """Vectors of columns and single ones; windows in one group of threads and in several."""
+    weight = torch.randn(207, columns, device=gpu)
+    windows = 207 // k
+    memory, out = guarded((windows, columns), gpu)
+    OPS._fold_rows(weight, k, out)
     assert guards_are_intact(memory)
-    torch.testing.assert_close(out, weight[:99].unflatten(0, (33, 3)).mean(1))
+    torch.testing.assert_close(out, weight[: windows * k].unflatten(0, (windows, k)).mean(1))

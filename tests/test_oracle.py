@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
+import oracle
 import pytest
 import torch
 import torch.nn.functional as F
@@ -198,6 +200,28 @@ def test_exact_gelu_is_the_integral_of_the_normal_density() -> None:
         assert float(tanh) == pytest.approx(textbook, rel=1e-10, abs=1e-14)
     assert gelu_exact(torch.tensor(math.inf)) == math.inf
     assert gelu_exact(torch.tensor(-math.inf)).isnan()
+
+
+def test_the_allowance_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers: eager is exact, and six roundings are more than its bound."""
+    monkeypatch.setattr(oracle, "tally", Counter())
+    x = torch.arange(256.0)[None]
+    operands, head = Linear(x, x), oracle.plain_head(lambda z: z)
+    right = operands.exact().float()
+    check(right, head, operands)
+    assert oracle.tally == {"judged": 1, "allowed": 0}
+    check(right, head, operands, strict=True)
+    off = right * (1 + 6 * UNIT)
+    with pytest.raises(AssertionError, match="error"):
+        check(off, head, operands, strict=True)
+    assert oracle.tally == {"judged": 1, "allowed": 0}
+    check(off, head, operands)
+    assert oracle.tally == {"judged": 2, "allowed": 1}
+    assert not oracle.allowance_is_overused()
+    oracle.tally.update(judged=198, allowed=9)
+    assert not oracle.allowance_is_overused()
+    oracle.tally.update(allowed=1)
+    assert oracle.allowance_is_overused()
 
 
 def test_the_oracle_does_not_use_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def test_folding_keeps_nan_and_infinity_in_their_window(device: str) -> None:
     "n", [1, 2, 3, 31, 33, 1023, 1025, 4097, 8191, 8192, 8193, 32769, 65537, 1_048_577]
 )
 def test_softmax_of_any_row_length(n: int, device: str) -> None:
-    """In registers, in shared memory, streaming: each has its edges."""
+    """In registers, by ever more threads a row, and streaming: each has its edges."""
     z = torch.randn(5, n, device=device) * 3
     check(cutlass_ops.softmax(z), softmax_head(activation=False), Matrix(z))
     check(cutlass_ops.gelu_softmax(z), softmax_head(), Matrix(z))

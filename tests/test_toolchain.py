@@ -1,9 +1,12 @@
-"""Which architectures a build is for: the two environment variables and the default."""
+"""What a build is made with and for: nvcc, CUTLASS, architectures, and what the environment says
+about them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from programs import load_toolchain
+from programs import cutlass_include, load_toolchain, nvcc, run_python
 
 OURS, TORCHS = "CUTLASS_OPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"
 toolchain = load_toolchain()
@@ -75,3 +78,71 @@ def test_compiler_flags() -> None:
     assert flags == ["-gencode", "arch=compute_80,code=sm_86"]
     flags = toolchain.Architecture("90a", ptx=True).gencode()
     assert flags[1::2] == ["arch=compute_90a,code=sm_90a", "arch=compute_90a,code=compute_90a"]
+
+
+PATHS = ("CUDA_HOME", "CUDA_PATH", "CUTLASS_DIR", "CUTLASS_PATH")
+
+
+@pytest.fixture
+def no_paths(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for variable in (*PATHS, "CUTLASS_OPS_SKIP_CUDA"):
+        monkeypatch.delenv(variable, raising=False)
+    return monkeypatch
+
+
+def a_file(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("variable", PATHS)
+def test_a_path_that_leads_nowhere_is_an_error(
+    variable: str, no_paths: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another toolkit, other headers or a build without kernels in its place would go unnoticed."""
+    no_paths.setenv(variable, str(tmp_path))
+    find = toolchain.find_nvcc if "CUDA" in variable else toolchain.cutlass_include
+    with pytest.raises(RuntimeError, match=rf"^{variable} is {tmp_path}, which holds no"):
+        find()
+
+
+def test_a_path_that_is_given_is_taken(no_paths: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvcc = a_file(tmp_path / "bin" / "nvcc")
+    version = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 9\n#define CUTLASS_PATCH 1\n"
+    a_file(tmp_path / "include" / "cutlass" / "version.h", version)
+    for cuda, cutlass in (("CUDA_PATH", "CUTLASS_PATH"), ("CUDA_HOME", "CUTLASS_DIR")):
+        no_paths.setenv(cuda, str(tmp_path))
+        no_paths.setenv(cutlass, str(tmp_path))
+        assert toolchain.find_nvcc() == nvcc
+        assert toolchain.cutlass_include() == (tmp_path / "include", "4.9.1")
+        # CUDA_HOME and CUTLASS_DIR, which come next, stand before these two.
+        no_paths.setenv(cuda, "/nonexistent")
+        no_paths.setenv(cutlass, "/nonexistent")
+
+
+def test_the_build_stops_where_cuda_home_leads_nowhere(no_paths: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("setuptools")
+    no_paths.setenv("CUDA_HOME", "/nonexistent")
+    done = run_python("setup.py", "--name")
+    assert done.returncode != 0
+    assert "CUDA_HOME is /nonexistent" in done.stderr
+    no_paths.setenv("CUTLASS_OPS_SKIP_CUDA", "1")
+    done = run_python("setup.py", "--name")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("ci", ["true", "false", ""])
+def test_warnings_are_errors_in_continuous_integration_alone(
+    ci: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A newer compiler has new warnings, and they are shown, not a failed install."""
+    pytest.importorskip("setuptools")
+    nvcc(), cutlass_include()  # or a skip
+    monkeypatch.setenv("CI", ci)
+    build = f"['csrc/fold_rows.cu'], Path({str(tmp_path)!r}), Path('_C.so')"
+    script = "from pathlib import Path; from buildtools.ninja_build import _ninja_file"
+    done = run_python("-c", f"{script}; print(_ninja_file({build}))")
+    assert done.returncode == 0, done.stderr
+    assert "-Wall,-Wextra" in done.stdout
+    assert done.stdout.count("-Werror") == (2 if ci == "true" else 0)

@@ -1,49 +1,54 @@
-// Where the SIMT adapter stages accumulators, for tests/test_host_functors.py: compiled by nvcc,
-// run on the host.
+// The SIMT adapter's staging, for tests/test_host_functors.py: compiled by nvcc, run on the host.
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
 #include "cutlass_ops/gemm/simt_epilogue.h"
 
 using namespace cutlass_ops::gemm;
 
 namespace {
 
-/// For each thread and accumulator of the tile, in the order of CUTLASS's fragment: the row and
-/// column of the tile where CUTLASS's own warp iterator over C puts it, and where the adapter
-/// stages it.
+/// Takes `tile` [kM, kN] through the adapter into `out` [kM, kN]. CUTLASS's own iterator over the
+/// warp operator's C says which elements are the accumulators of a thread; everything after that is
+/// what the kernel calls. What no thread stages is left NaN.
 template <class Tile>
-int coordinates(int* out) {
+void stage_tile(float* tile, float* out) {
   using Staging = SimtStaging<Tile>;
-  using Lane = typename Staging::LanePolicy;
-  constexpr int kThreadRows = Tile::kWarpM / Staging::kLaneRows;
-  constexpr int kThreadColumns = Tile::kWarpN / Staging::kLaneColumns;
-  int count = 0;
+  using Mma = typename Tile::Mma;
+  using IteratorC = typename Mma::Operator::IteratorC;
+  std::vector<typename Mma::FragmentC> fragments(Tile::kThreads);
+  std::vector<typename Staging::AccumulatorRows> iterators;
   for (int thread = 0; thread < Tile::kThreads; ++thread) {
-    int const warp = thread / 32;
-    int const warp_m = warp % Staging::kWarpsM;
-    int const warp_n = warp / Staging::kWarpsM;
-    auto const place = Lane::get_lane_layout().inverse(thread % 32);
-    for (int i = 0; i < kThreadRows; ++i) {
-      for (int j = 0; j < kThreadColumns; ++j, ++count) {
-        // CUTLASS: MmaSimtTileIterator walks blocks of LaneMmaShape, a warp's width of lanes apart.
-        int const row =
-            warp_m * Tile::kWarpM + place.row() * 4 + i / 4 * (Staging::kLaneRows * 4) + i % 4;
-        int const column = warp_n * Tile::kWarpN + place.column() * 4 +
-                           j / 4 * (Staging::kLaneColumns * 4) + j % 4;
-        // The adapter: accumulator row i is staged in slice i / 4, at this row of the slice.
-        int const staged = warp_m * Staging::kWarpRows + place.row() * Staging::kBlock + i % 4;
-        *out++ = row;
-        *out++ = column;
-        *out++ = Staging::tile_row(i / 4, staged);
+    IteratorC truth({tile, cutlass::layout::RowMajor(Tile::kN)}, thread % 32);
+    int const warp = thread / 32;  // placed as in the constructor of CUTLASS's MmaPipelined
+    truth.add_tile_offset({warp % Mma::WarpCount::kM, warp / Mma::WarpCount::kM});
+    truth.load(fragments[thread]);
+    iterators.emplace_back(fragments[thread]);
+  }
+  for (int slice = 0; slice < Staging::kSlices; ++slice) {
+    alignas(16) float staged[Staging::kRows * Staging::kPitch];
+    std::fill(std::begin(staged), std::end(staged), NAN);
+    for (int thread = 0; thread < Tile::kThreads; ++thread) {
+      auto const place = Staging::place(thread);
+      float* const destination = staged + place.row() * Staging::kPitch + place.column();
+      for (int i = 0; i < Staging::kBlock; ++i, ++iterators[thread]) {
+        Staging::stage(iterators[thread], destination + i * Staging::kPitch);
       }
     }
+    for (int row = 0; row < Staging::kRows; ++row) {
+      float const* const source = staged + row * Staging::kPitch;
+      std::copy(source, source + Tile::kN, out + Staging::tile_row(slice, row) * Tile::kN);
+    }
   }
-  return count;
 }
 
 }  // namespace
 
 extern "C" {
-int coordinates_64x64(int* out) { return coordinates<Simt64x64>(out); }
-int coordinates_128x64(int* out) { return coordinates<Simt128x64>(out); }
-int coordinates_128x128(int* out) { return coordinates<Simt128x128>(out); }
-int coordinates_128x256(int* out) { return coordinates<Simt128x256>(out); }
+void stage_64x64(float* tile, float* out) { stage_tile<Simt64x64>(tile, out); }
+void stage_128x64(float* tile, float* out) { stage_tile<Simt128x64>(tile, out); }
+void stage_128x128(float* tile, float* out) { stage_tile<Simt128x128>(tile, out); }
+void stage_128x256(float* tile, float* out) { stage_tile<Simt128x256>(tile, out); }
 }

@@ -19,8 +19,8 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// Where the rows of a staged slice lie in the CTA tile. Host-testable: the slices must cover each
-/// row exactly once.
+/// How a CTA tile is staged, slice by slice: where a thread writes its accumulators, and where the
+/// rows of a slice lie in the tile. Host-testable: tests/cpp/simt_staging.cu runs these functions.
 template <class Tile>
 struct SimtStaging {
   using WarpMma = typename Tile::Mma::Operator;
@@ -52,6 +52,30 @@ struct SimtStaging {
   /// Row of the CTA tile that slice `slice` holds at `row`.
   CUTLASS_OPS_HOST_DEVICE static constexpr int tile_row(int slice, int row) {
     return row / kWarpRows * Tile::kWarpM + slice * kWarpRows + row % kWarpRows;
+  }
+
+  /// Row and column of a slice at which the first accumulator of `thread` is staged.
+  CUTLASS_OPS_HOST_DEVICE static cutlass::MatrixCoord place(int thread) {
+    int const warp = thread / 32;
+    int const warp_m = warp % kWarpsM;  // the order in which CUTLASS's MmaBase places warps
+    int const warp_n = warp / kWarpsM;
+    auto const lane = LanePolicy::get_lane_layout().inverse(thread % 32);
+    return {warp_m * kWarpRows + lane.row() * kBlock, warp_n * Tile::kWarpN + lane.column() * 4};
+  }
+
+  /// Writes one accumulator row of a thread: blocks of four columns, a warp's width of lanes apart.
+  CUTLASS_OPS_HOST_DEVICE static void stage(AccumulatorRows const& rows, float* destination) {
+    typename AccumulatorRows::Fragment fragment;
+    rows.load(fragment);
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Policy::kAccessesPerIteration; ++i) {
+      epilogue::Fragment<4> block;
+      CUTLASS_OPS_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        block[j] = fragment[4 * i + j];
+      }
+      epilogue::store_columns<4>(destination + i * kLaneColumns * 4, block, 4, true);
+    }
   }
 };
 
@@ -89,14 +113,8 @@ struct SimtEpilogue {
                                      int tile_n, int split, int thread) {
     int const lane = thread % 32;
     int const warp = thread / 32;
-    int const warp_m =
-        warp % Staging::kWarpsM;  // the order in which CUTLASS's MmaBase places warps
-    int const warp_n = warp / Staging::kWarpsM;
-    auto const place = Staging::LanePolicy::get_lane_layout().inverse(lane);
-    float* const destination =
-        storage.staged +
-        (warp_m * Staging::kWarpRows + place.row() * Staging::kBlock) * Staging::kPitch +
-        warp_n * Tile::kWarpN + place.column() * 4;
+    auto const place = Staging::place(thread);
+    float* const destination = storage.staged + place.row() * Staging::kPitch + place.column();
 
     int const first_column = tile_n * Tile::kN;
     int const begin = first_column / params.window;
@@ -111,7 +129,7 @@ struct SimtEpilogue {
       __syncthreads();  // the mainloop, or the slice before this one, has been read
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < Staging::kBlock; ++i, ++iterator) {
-        stage(iterator, destination + i * Staging::kPitch);
+        Staging::stage(iterator, destination + i * Staging::kPitch);
       }
       __syncthreads();
       for (int row = warp; row < Staging::kRows; row += Tile::kThreads / 32) {
@@ -121,24 +139,6 @@ struct SimtEpilogue {
           epilogue::visit_row(params.chain, sink, source, output_row, begin, end, tile_n, lane);
         }
       }
-    }
-  }
-
- private:
-  /// Writes one accumulator row of the thread: blocks of four columns, a warp's width of lanes
-  /// apart.
-  CUTLASS_OPS_DEVICE static void stage(typename Staging::AccumulatorRows const& rows,
-                                       float* destination) {
-    typename Staging::AccumulatorRows::Fragment fragment;
-    rows.load(fragment);
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < Staging::Policy::kAccessesPerIteration; ++i) {
-      epilogue::Fragment<4> block;
-      CUTLASS_OPS_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        block[j] = fragment[4 * i + j];
-      }
-      epilogue::store_columns<4>(destination + i * Staging::kLaneColumns * 4, block, 4, true);
     }
   }
 };
