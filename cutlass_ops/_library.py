@@ -72,6 +72,9 @@ def unsupported_reason(device: torch.device) -> str | None:
         return _load_error
     if torch.version.hip is not None:
         return "the kernels are CUDA kernels, and this torch is built for ROCm"
+    reason = _driver_reason(*OPS._cuda_versions())
+    if reason is not None:
+        return reason
     capability = torch.cuda.get_device_capability(device)
     architectures: list[str] = build_info()["architectures"]
     if any(_runs_on(name, capability) for name in architectures):
@@ -81,6 +84,22 @@ def unsupported_reason(device: torch.device) -> str | None:
         f"{capability[0]}.{capability[1]}, and the kernels were built for "
         f"{', '.join(architectures)}; set CUTLASS_OPS_CUDA_ARCHS and build again"
     )
+
+
+def _driver_reason(driver: int, runtime: int) -> str | None:
+    """Why a driver cannot run what was built with a runtime, or None. Within a major version any
+    driver runs it."""
+    if driver // 1000 >= runtime // 1000:
+        return None
+    return (
+        f"the driver is for CUDA {_version(driver)}, and the kernels were built with "
+        f"CUDA {_version(runtime)}"
+    )
+
+
+def _version(number: int) -> str:
+    """CUDA's numbers for versions: 13000 is 13.0."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:

@@ -38,6 +38,11 @@ profiler_enabled: Callable[[], bool]
 profiler_enabled = getattr(getattr(torch._C, "_autograd", None), "_profiler_enabled", _always)
 
 
+def profiling_all_threads() -> bool:
+    """What profiler_enabled does not tell of a profiler of all threads."""
+    return getattr(torch.autograd.profiler, "_is_profiler_enabled", True)
+
+
 class _Levels(Protocol):
     _current_level: int
 

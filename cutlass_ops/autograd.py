@@ -32,6 +32,13 @@ from .gradients import (
 Gradients = tuple[Tensor | None, ...]
 
 
+def _save_linear(ctx: Any, x: Tensor, weight: Tensor, *others: Tensor) -> None:
+    """Saves x for the gradient of the weight, and the weight for that of x. What is not needed may
+    be freed, written to, or be an inference tensor."""
+    need_x, need_weight = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(x if need_weight else None, weight if need_x else None, *others)
+
+
 class Linear(Function):
     """z = x @ weight.T + bias: x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None."""
 
@@ -44,7 +51,7 @@ class Linear(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, _ = inputs
-        ctx.save_for_backward(x, weight)
+        _save_linear(ctx, x, weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
@@ -98,7 +105,7 @@ class LinearGeluSoftmax(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         x, weight, _, approximate, _ = inputs
-        ctx.save_for_backward(x, weight, *output)
+        _save_linear(ctx, x, weight, *output)
         ctx.approximate = approximate
         ctx.set_materialize_grads(False)
 
@@ -107,7 +114,7 @@ class LinearGeluSoftmax(Function):
         """dz of GELU and softmax, plus what z itself received; then as a linear layer."""
         gy, gz = grads
         x, weight, y, z = ctx.saved_tensors
-        with no_autocast(x):
+        with no_autocast(y):
             dz = gz
             if gy is not None:
                 dz = gelu_softmax_gradient(gy, z, y, ctx.approximate)

@@ -2,7 +2,8 @@
 
 ``torch.ops.cutlass_ops.*`` pass PyTorch's dispatcher and come back into Python, which costs the
 host several microseconds a call, as much as launching a kernel. Where nothing on that way would
-hear of the call, the implementation is called at once; the result is the same, bit for bit.
+hear of the call, the implementation is called at once; the result is the same, bit for bit. (What
+somebody else registers for one of these ops is for ``torch.ops`` alone.)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ._torch_private import (
     dispatch_modes,
     function_modes,
     profiler_enabled,
+    profiling_all_threads,
     tracing_state,
     transforms_active,
 )
@@ -37,6 +39,7 @@ def observed() -> bool:
         or function_modes() > 0
         or tracing_state() is not None
         or profiler_enabled()
+        or profiling_all_threads()
     )
 
 

@@ -8,13 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from . import _library, plans, schemas
+from . import _library, plans
 from . import precision as _precision
 from .epilogues import gelu_name, pooled_name
+from .schemas import OPS
 from .validation import check_approximate, check_kernel_size, check_sizes, integer
-
-_ops = torch.ops.cutlass_ops
-_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
 
 # Without a GPU explain() plans for an H200.
 _MODEL_SM_COUNT = 132
@@ -215,4 +213,4 @@ def _pooled_lines(
 
 def _plan_line(name: str, plan: plans.Plan) -> str:
     estimate = plan.nanoseconds / 1000.0
-    return f"  {name}: {_ops._describe_plan(plan)}; estimated {estimate:.1f} us"
+    return f"  {name}: {OPS._describe_plan(plan)}; estimated {estimate:.1f} us"

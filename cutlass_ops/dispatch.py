@@ -13,20 +13,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import plans, reference, schemas
+from . import plans, reference
 from .epilogues import gelu_name, lookup, pooled_name
-from .operands import dense, native, unit_columns, warn_once
+from .operands import dense, native, unit_columns
 from .precision import check_native
-from .validation import check_columns, check_linear_shapes, check_matrix_shapes, check_sizes
+from .schemas import OPS
+from .validation import (
+    check_columns,
+    check_fold_rows,
+    check_linear_shapes,
+    check_matrix_shapes,
+    check_sizes,
+)
+from .warn import warn_once
 
-_ops = torch.ops.cutlass_ops
-_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
-_linear_epilogue_native = _ops._linear_epilogue.default
-_linear_softmax_native = _ops._linear_softmax.default
-_matrix_epilogue_native = _ops._matrix_epilogue.default
-_row_softmax_native = _ops._row_softmax.default
-_fold_rows_native = _ops._fold_rows.default
-_refine_nonfinite_native = _ops._refine_nonfinite.default
+_linear_epilogue_native = OPS._linear_epilogue.default
+_linear_softmax_native = OPS._linear_softmax.default
+_matrix_epilogue_native = OPS._matrix_epilogue.default
+_row_softmax_native = OPS._row_softmax.default
+_fold_rows_native = OPS._fold_rows.default
+_refine_nonfinite_native = OPS._refine_nonfinite.default
 
 
 def _sm_count(x: Tensor) -> int:
@@ -202,15 +208,10 @@ def _fold(weight: Tensor, kernel_size: int) -> Tensor:
 def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
     """CUDA implementation of ``cutlass_ops::fold_rows``."""
     op = "fold_rows"
-    if weight.dim() not in (1, 2) or not native(op, weight):
+    check_fold_rows(op, weight, kernel_size)
+    if not native(op, weight):
         return reference.fold_rows(weight, kernel_size)
-    rows = weight.shape[0]
-    if not 1 <= kernel_size <= rows:
-        raise ValueError(
-            f"{op}: kernel_size must be between 1 and the number of rows, "
-            f"got kernel_size {kernel_size} for {rows} rows"
-        )
-    check_sizes(op, rows, weight.shape[-1], 1)
+    check_sizes(op, weight.shape[0], weight.shape[-1], 1)
     return _fold(weight if weight.dim() == 1 else unit_columns(weight), kernel_size)
 
 

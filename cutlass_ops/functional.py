@@ -15,7 +15,7 @@ from torch import Tensor
 from . import autograd, calls, reference
 from . import precision as _precision
 from .packing import PackedLinear, check_pack_use
-from .routing import autocast_active, matrix, needs_grad, transform_in_trace, without_autocast
+from .routing import autocast_active, matrix, needs_grad, trace_refuses_functions, without_autocast
 from .validation import (
     check_approximate,
     check_columns,
@@ -67,7 +67,7 @@ def linear_gelu_softmax(
     mode = _mode(op, x, precision)
     if not needs_grad(x, weight, bias):
         return calls.linear_gelu_softmax(x, weight, bias, approximate, mode)
-    if transform_in_trace():
+    if trace_refuses_functions():
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
     y, _ = autograd.linear_gelu_softmax(matrix(x), weight, bias, approximate, mode)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
@@ -141,7 +141,7 @@ def _pooled_head(
         return calls.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size, scale, approximate, mode, folded
         )
-    if transform_in_trace():
+    if trace_refuses_functions():
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         )

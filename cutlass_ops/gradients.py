@@ -49,12 +49,15 @@ def max_gradient(g: Tensor, h: Tensor, scale: float, approximate: str) -> Tensor
 
 
 def linear_gradients(
-    g: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, ...]
+    g: Tensor, x: Tensor | None, weight: Tensor | None, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """dx = g @ weight; dweight = g.T @ x; dbias = column sums of g; where needed."""
+    """dx = g @ weight; dweight = g.T @ x; dbias = column sums of g; where needed.
+
+    The operand of a gradient that is not needed may be None.
+    """
     need_x, need_weight, need_bias = needed[:3]
-    dx = g @ weight if need_x else None
-    dweight = g.t() @ x if need_weight else None
+    dx = g @ weight if need_x and weight is not None else None
+    dweight = g.t() @ x if need_weight and x is not None else None
     dbias = g.sum(0) if need_bias else None
     return dx, dweight, dbias
 

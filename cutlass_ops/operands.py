@@ -11,14 +11,15 @@ from torch import Tensor
 
 from . import _library
 from .routing import matrix
-from .warn import warn_once as warn_once  # dispatch.py takes it from here
+from .validation import check_operand_dtypes
+from .warn import warn_once
 
 
 def native(op: str, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the binary serves these operands; one warning per reason where it should but cannot.
 
-    Float64 and anything else that is not float32 goes to the reference without a word. Operands
-    on another device raise, because a kernel would read them as addresses of this one.
+    Float64 goes to the reference without a word, other dtypes raise TypeError. Operands on another
+    device raise ValueError, because a kernel would read them as addresses of this one.
     """
     device = x.device
     is_float32 = x.dtype == torch.float32
@@ -31,6 +32,7 @@ def native(op: str, x: Tensor, *others: Tensor | None) -> bool:
             if other.dtype != torch.float32:
                 is_float32 = False
     if not is_float32:
+        check_operand_dtypes(op, x, *others)
         return False
     reason = _library.unsupported_reason(device)
     if reason is None:

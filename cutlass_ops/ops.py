@@ -25,7 +25,7 @@ from .epilogues import lookup
 from .gradients import no_autocast
 from .precision import check_native
 from .schemas import LIBRARY
-from .validation import check_columns, check_linear_shapes, check_matrix_shapes
+from .validation import DTYPES, check_columns, check_fold_rows, check_linear, check_matrix
 
 
 def linear_epilogue(
@@ -37,7 +37,7 @@ def linear_epilogue(
     op: str = "linear_epilogue",
 ) -> Tensor:
     row = lookup(name)
-    check_linear_shapes(op, x, weight, bias)
+    check_linear(op, x, weight, bias)
     row.check(weight.shape[0], params)
     return row.reference(reference.linear(x, weight, bias), params).contiguous()
 
@@ -52,7 +52,7 @@ def linear_gelu_softmax(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> Tensor:
     check_native("linear_gelu_softmax", precision)
-    check_linear_shapes("linear_gelu_softmax", x, weight, bias)
+    check_linear("linear_gelu_softmax", x, weight, bias)
     return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
 
 
@@ -61,7 +61,7 @@ def linear_gelu_softmax_training(
 ) -> tuple[Tensor, Tensor]:
     op = "linear_gelu_softmax_training"
     check_native(op, precision)
-    check_linear_shapes(op, x, weight, bias)
+    check_linear(op, x, weight, bias)
     y, z = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
     return y.contiguous(), z.contiguous()
 
@@ -77,33 +77,44 @@ def linear_avgpool_gelu_scale_max(
     folded: int = 1,
 ) -> Tensor:
     check_native("linear_avgpool_gelu_scale_max", precision)
-    check_linear_shapes("linear_avgpool_gelu_scale_max", x, weight, bias)
+    check_linear("linear_avgpool_gelu_scale_max", x, weight, bias)
     return reference.linear_avgpool_gelu_scale_max(
         x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
     ).contiguous()
 
 
 def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
-    check_matrix_shapes("gelu_softmax", z, bias)
+    check_matrix("gelu_softmax", z, bias)
     return reference.gelu_softmax(z, bias, approximate=approximate).contiguous()
 
 
 def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
-    check_matrix_shapes("gelu_scale_max", z, bias)
+    check_matrix("gelu_scale_max", z, bias)
     check_columns("gelu_scale_max", z.shape[-1])
     return reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate).contiguous()
 
 
 def softmax(z: Tensor) -> Tensor:
-    check_matrix_shapes("softmax", z, None)
+    check_matrix("softmax", z, None)
     return reference.softmax(z).contiguous()
 
 
 def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
+    check_fold_rows("fold_rows", weight, kernel_size)
     return reference.fold_rows(weight, kernel_size).contiguous()
 
 
+def _check_fake_dtypes(first: Tensor, *others: Tensor | None) -> None:
+    dtype = first.dtype
+    alike = all(other is None or other.dtype == dtype for other in others)
+    torch._check_type(
+        alike and dtype in DTYPES,
+        lambda: f"all inputs must be float32 or float64, got {dtype} first",
+    )
+
+
 def _check_fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    _check_fake_dtypes(x, weight, bias)
     torch._check(x.dim() >= 1 and weight.dim() == 2, lambda: "x must be [..., K], weight [N, K]")
     torch._check(
         x.shape[-1] == weight.shape[1],
@@ -168,6 +179,7 @@ def _check_fake_kernel_size(kernel_size: int, n: int) -> None:
 
 
 def _fake_gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+    _check_fake_dtypes(z, bias)
     torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
     if bias is not None:
         _check_fake_bias(bias, z.shape[-1])
@@ -175,6 +187,7 @@ def _fake_gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tens
 
 
 def _fake_gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
+    _check_fake_dtypes(z, bias)
     torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
     torch._check(z.shape[-1] >= 1, lambda: "the maximum needs N >= 1")
     if bias is not None:
@@ -183,11 +196,13 @@ def _fake_gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approxima
 
 
 def _fake_softmax(z: Tensor) -> Tensor:
+    _check_fake_dtypes(z)
     torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
     return z.new_empty(z.shape)
 
 
 def _fake_fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
+    _check_fake_dtypes(weight)
     _check_fake_kernel_size(kernel_size, weight.shape[0])
     return weight.new_empty((weight.shape[0] // kernel_size, *weight.shape[1:]))
 

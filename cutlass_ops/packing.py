@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import precision as _precision
+from .routing import autocast_active, without_autocast
 from .schemas import OPS
 from .validation import check_fold, check_kernel_size
 
@@ -146,7 +147,8 @@ def pack_linear(
     """Prepare a linear layer once, for inference; later writes to ``weight`` do not reach the pack.
 
     Args:
-        weight: ``[N, K]``, float32 or float64, any strides.
+        weight: ``[N, K]``, float32 or float64, any strides; half and bfloat16 too under autocast,
+            where they are packed as float32.
         bias: ``[N]`` or None.
         kernel_size: pool this many outputs into one, for linear_avgpool_gelu_scale_max;
             1 for linear_gelu_softmax.
@@ -161,6 +163,9 @@ def pack_linear(
             an unknown precision.
         RuntimeError: a precision that is not native where the setting is strict.
     """
+    if autocast_active(weight):
+        options = {"kernel_size": kernel_size, "precision": precision}
+        return without_autocast(PackedLinear, weight, bias, **options)
     return PackedLinear(weight, bias, kernel_size=kernel_size, precision=precision)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from . import autograd, calls, reference
-from .routing import autocast_active, matrix, needs_grad, transform_in_trace, without_autocast
+from .routing import autocast_active, matrix, needs_grad, trace_refuses_functions, without_autocast
 from .validation import (
     check_approximate,
     check_columns,
@@ -44,7 +44,7 @@ def gelu_softmax(z: Tensor, bias: Tensor | None = None, *, approximate: str = "n
     check_matrix(op, z, bias)
     if not needs_grad(z, bias):
         return calls.gelu_softmax(z, bias, approximate)
-    if transform_in_trace():
+    if trace_refuses_functions():
         return reference.gelu_softmax(z, bias, approximate=approximate)
     y = autograd.gelu_softmax(matrix(z), bias, approximate)
     return y if z.dim() == 2 else y.view(z.shape)
@@ -78,7 +78,7 @@ def gelu_scale_max(
     check_columns(op, z.shape[-1])
     if not needs_grad(z, bias):
         return calls.gelu_scale_max(z, bias, scale, approximate)
-    if transform_in_trace():
+    if trace_refuses_functions():
         return reference.gelu_scale_max(z, bias, scale=scale, approximate=approximate)
     y = autograd.gelu_scale_max(matrix(z), bias, scale, approximate)
     return y if z.dim() == 2 else y.view(z.shape[:-1])
@@ -102,7 +102,7 @@ def softmax(z: Tensor) -> Tensor:
     check_matrix("softmax", z, None)
     if not needs_grad(z):
         return calls.softmax(z)
-    if transform_in_trace():
+    if trace_refuses_functions():
         return reference.softmax(z)
     y = autograd.softmax(matrix(z))
     return y if z.dim() == 2 else y.view(z.shape)
@@ -140,7 +140,7 @@ def fold_linear(
 
 def _fold(rows: Tensor, kernel_size: int) -> Tensor:
     if needs_grad(rows):
-        if transform_in_trace():
+        if trace_refuses_functions():
             return reference.fold_rows(rows, kernel_size)
         return autograd.fold_rows(rows, kernel_size)
     return calls.fold_rows(rows, kernel_size)

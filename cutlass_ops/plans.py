@@ -14,10 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import schemas
-
-_ops = torch.ops.cutlass_ops
-_LIBRARY = schemas.LIBRARY  # the ops exist once the schemas are defined
+from .schemas import OPS
 
 _LIMIT = 4096
 _empty: dict[int, Tensor] = {}
@@ -53,7 +50,7 @@ def has_epilogue(name: str) -> bool:
     a yes is remembered."""
     if name in _epilogues:
         return True
-    _epilogues.update(json.loads(_ops._build_info())["epilogues"])
+    _epilogues.update(json.loads(OPS._build_info())["epilogues"])
     return name in _epilogues
 
 
@@ -66,7 +63,7 @@ def linear_plan(
     ``folded`` is the number of rows that each row of the weight is the mean of: the plan then keeps
     its chains of additions short enough to be as accurate as the mean of so many dot products.
     """
-    return Plan(*_ops._plan(name, params, m, n, k, sm_count, folded))
+    return Plan(*OPS._plan(name, params, m, n, k, sm_count, folded))
 
 
 @lru_cache(_LIMIT)
@@ -80,7 +77,7 @@ def pooled_route(
     windows = n // kernel_size
     rows = windows * kernel_size
     scale = 1.0  # a plan does not depend on it
-    if kernel_size > 1 and _ops._choose_folding(m, rows, k, kernel_size, sm_count):
+    if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, sm_count):
         plan = linear_plan(name, (1.0, scale), m, windows, k, sm_count, kernel_size)
         return PooledRoute(rows, True, plan)
     plan = linear_plan(name, (float(kernel_size), scale), m, rows, k, sm_count, folded)
@@ -90,7 +87,7 @@ def pooled_route(
 @lru_cache(_LIMIT)
 def matrix_workspace(name: str, params: tuple[float, ...], m: int, n: int) -> int:
     """Float32 elements of workspace for an epilogue on a matrix that is already there."""
-    elements: int = _ops._matrix_workspace(name, params, m, n)
+    elements: int = OPS._matrix_workspace(name, params, m, n)
     return elements
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ._torch_private import forward_levels, transforms_active
+from ._torch_private import forward_levels, tracing_state, transforms_active
 
 _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
 _Result = TypeVar("_Result")
@@ -51,18 +51,21 @@ def needs_grad(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     return transforms_active() or forward_levels._current_level >= 0
 
 
-def transform_in_trace() -> bool:
-    """Whether torch.compile is tracing the inside of torch.func.grad, vmap or the like.
+def trace_refuses_functions() -> bool:
+    """Whether a trace is on that cannot hold an autograd function. The plain PyTorch reference
+    takes over there, which differentiates by itself.
 
-    Dynamo does not see that a tensor requires grad in there, so it would trace an autograd function
-    without its backward, and the gradient would silently be zero. The plain PyTorch reference
-    takes over, which differentiates by itself.
+    torch.compile does not see that a tensor requires grad inside torch.func.grad, vmap or the like:
+    it would trace the function without its backward, and the gradient would silently be zero.
+    torch.jit.trace records a function as a call of Python, which cannot be checked or saved.
     """
-    return torch.compiler.is_compiling() and transforms_active()
+    if torch.compiler.is_compiling():
+        return transforms_active()
+    return tracing_state() is not None
 
 
 def matrix(x: Tensor) -> Tensor:
-    """``[..., K] -> [M, K]``, for the autograd functions."""
+    """``[..., K] -> [M, K]``."""
     if x.dim() == 2:
         return x
     return x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)

@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-_DTYPES = (torch.float32, torch.float64)
+DTYPES = (torch.float32, torch.float64)
 
 # Kernels index rows, columns and depth with 32-bit integers and offsets with 64-bit ones. What
 # sticks out of the problem must not overflow its index: the column stride of the softmax and the
@@ -35,7 +35,7 @@ def check_tensor(op: str, name: str, value: object, optional: bool = False) -> N
 
 def _fail_dtype(op: str, named: list[tuple[str, Tensor]]) -> NoReturn:
     for name, value in named:
-        if value.dtype not in _DTYPES:
+        if value.dtype not in DTYPES:
             raise TypeError(f"{op}: {name} must be float32 or float64, got {value.dtype}")
     listed = ", ".join(f"{name} {value.dtype}" for name, value in named)
     raise TypeError(f"{op}: all inputs must have one dtype, got {listed}")
@@ -53,7 +53,7 @@ def _shape(tensor: Tensor) -> list[int]:
 def _check_family(op: str, x: Tensor, other: Tensor, data: str, name: str) -> None:
     """One dtype, float32 or float64, one device and strided layout for both tensors."""
     dtype = x.dtype
-    if dtype not in _DTYPES or other.dtype != dtype:
+    if dtype not in DTYPES or other.dtype != dtype:
         _fail_dtype(op, [(data, x), (name, other)])
     if x.device != other.device:
         _fail_device(op, [(data, x), (name, other)])
@@ -105,7 +105,7 @@ def _check_bias(op: str, bias: Tensor, other: Tensor, n: int, meaning: str, name
 def check_matrix(op: str, z: Tensor, bias: Tensor | None) -> None:
     """Check z ``[..., N]`` and bias ``[N]`` or None, as :func:`check_linear` does."""
     check_tensor(op, "z", z)
-    if z.dtype not in _DTYPES:
+    if z.dtype not in DTYPES:
         _fail_dtype(op, [("z", z)])
     if z.layout != torch.strided:
         raise TypeError(f"{op}: z must be a dense tensor, got layout {z.layout}")
@@ -127,7 +127,7 @@ def check_matrix_shapes(op: str, z: Tensor, bias: Tensor | None) -> None:
 def check_fold(op: str, weight: Tensor, bias: Tensor | None) -> None:
     """Check weight ``[N, K]`` and bias ``[N]`` or None where there is no x."""
     check_tensor(op, "weight", weight)
-    if weight.dtype not in _DTYPES:
+    if weight.dtype not in DTYPES:
         _fail_dtype(op, [("weight", weight)])
     if weight.layout != torch.strided:
         raise TypeError(f"{op}: weight must be a dense tensor, got layout {weight.layout}")
@@ -137,6 +137,28 @@ def check_fold(op: str, weight: Tensor, bias: Tensor | None) -> None:
         check_tensor(op, "bias", bias, optional=True)
         _check_family(op, weight, bias, "weight", "bias")
         _check_bias(op, bias, weight, weight.shape[0], "the rows of weight", "weight")
+
+
+def check_fold_rows(op: str, weight: Tensor, kernel_size: int) -> None:
+    """Check weight ``[N, K]`` or ``[N]`` and a window of ``1 <= kernel_size <= N`` rows."""
+    if weight.dtype not in DTYPES:
+        _fail_dtype(op, [("weight", weight)])
+    if weight.dim() not in (1, 2):
+        raise ValueError(f"{op}: weight must have shape [N, K] or [N], got {_shape(weight)}")
+    rows = weight.shape[0]
+    if not 1 <= kernel_size <= rows:
+        raise ValueError(
+            f"{op}: kernel_size must be between 1 and the number of rows, "
+            f"got kernel_size {kernel_size} for {rows} rows"
+        )
+
+
+def check_operand_dtypes(op: str, *operands: Tensor | None) -> None:
+    """Raise TypeError unless all are float32 or all float64."""
+    dtypes = {operand.dtype for operand in operands if operand is not None}
+    if len(dtypes) != 1 or not dtypes <= set(DTYPES):
+        listed = ", ".join(sorted(map(str, dtypes)))
+        raise TypeError(f"{op}: all inputs must be float32, or all float64, got {listed}")
 
 
 def check_sizes(op: str, m: int, n: int, k: int) -> None:

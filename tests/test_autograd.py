@@ -315,3 +315,26 @@ def test_grad_mode_does_not_change_the_result(case: Case, device: str) -> None:
     op.judge(op.call(*leaves), x, weight, bias)
     with torch.no_grad():
         op.judge(op.call(*leaves), x, weight, bias)
+
+
+def test_what_no_gradient_needs_is_not_kept(device: str) -> None:
+    """As in eager PyTorch: an operand whose partner is frozen may be written to, or be an inference
+    tensor, and its memory may go."""
+    op = softmax_op()
+    x, weight, bias = linear_like(5, 8, 6, device)
+    hidden = x.clone().requires_grad_() * 1.0
+    y = op.call(hidden, weight, bias)
+    hidden.add_(1)
+    y.square().sum().backward()
+
+    trained = weight.clone().requires_grad_()
+    y = op.call(x, trained, bias)
+    with torch.no_grad():
+        trained.add_(1)
+    y.square().sum().backward()
+
+    with torch.inference_mode():
+        inferred = torch.randn(5, 6, device=device)
+    shift = bias.clone().requires_grad_()
+    op.call(inferred, weight, shift).square().sum().backward()
+    assert shift.grad is not None

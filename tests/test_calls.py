@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fused import BOTH, Fused, linear_like, same_bits
 from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutlass_ops import calls, ops
+from cutlass_ops.nn import LinearAvgPoolGELUScaleMax, LinearGELUSoftmax
 
 
 class Modes(TorchDispatchMode):
@@ -67,6 +71,10 @@ LISTENERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "dispatch mode": Modes,
     "function mode": Functions,
     "profiler": lambda: profile(activities=[ProfilerActivity.CPU]),
+    "profiler of all threads": lambda: profile(
+        activities=[ProfilerActivity.CPU],
+        experimental_config=_ExperimentalConfig(profile_all_threads=True),
+    ),
 }
 
 
@@ -78,7 +86,7 @@ def test_a_listener_hears_of_every_call(listener: str, direct: Direct, device: s
         y = call(z)
     assert went == []
     assert same_bits(y, torch.ops.cutlass_ops.softmax(z))
-    if listener == "profiler":
+    if "profiler" in listener:
         assert "cutlass_ops::softmax" in {event.key for event in heard.key_averages()}
     call(z)
     assert went == [device]
@@ -112,3 +120,20 @@ def test_observed_or_not_the_results_are_the_same(op: Fused, grad: bool, device:
         found.append((y.detach(), *grads))
     for quiet, heard in zip(*found, strict=True):
         assert same_bits(quiet, heard)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "module",
+    [LinearGELUSoftmax(24, 20), LinearAvgPoolGELUScaleMax(24, 20, 4, -1.5)],
+    ids=lambda module: type(module).__name__,
+)
+def test_jit_trace_with_grad(module: torch.nn.Module, device: str, tmp_path: Path) -> None:
+    """An autograd function is an opaque call to the tracer: it neither checks nor saves it."""
+    module = copy.deepcopy(module).to(device)
+    x = torch.randn(9, 24, device=device, requires_grad=True)
+    torch.jit.save(torch.jit.trace(module, (x,)), str(tmp_path / "head.pt"))
+    traced = torch.jit.load(str(tmp_path / "head.pt"))
+    torch.testing.assert_close(traced(x), module(x))
+    expected = torch.autograd.grad(module(x).square().sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(traced(x).square().sum(), x), expected)

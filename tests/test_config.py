@@ -164,6 +164,7 @@ def test_which_capability_runs_which_build(
     """NVIDIA/cutlass#1728, PointRCNN#128: a build for another architecture must be told at once,
     with the capability and the built list."""
     monkeypatch.setattr(_library, "build_info", lambda: {"architectures": built})
+    monkeypatch.setattr(_library, "_driver_reason", lambda *versions: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Some GPU")
     monkeypatch.setattr(torch.version, "hip", None, raising=False)
@@ -172,6 +173,27 @@ def test_which_capability_runs_which_build(
     if reason is not None:
         assert ".".join(map(str, capability)) in reason
         assert all(architecture in reason for architecture in built)
+
+
+@pytest.mark.parametrize(
+    ("driver", "runtime", "reason"),
+    [
+        (13000, 13000, None),
+        (13000, 13010, None),
+        (14000, 13010, None),
+        (12080, 13000, "the driver is for CUDA 12.8, and the kernels were built with CUDA 13.0"),
+    ],
+)
+def test_which_driver_runs_the_binary(driver: int, runtime: int, reason: str | None) -> None:
+    """Without this the first kernel would fail with cudaErrorInsufficientDriver."""
+    assert _library._driver_reason(driver, runtime) == reason
+
+
+@pytest.mark.skipif(not _library.loaded(), reason="the versions come from the binary")
+def test_the_binary_knows_both_versions(cuda: str) -> None:
+    driver, runtime = torch.ops.cutlass_ops._cuda_versions()
+    assert driver >= 12000
+    assert runtime >= 13000
 
 
 USE = """

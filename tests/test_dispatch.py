@@ -189,7 +189,7 @@ def test_pooled_head(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     route = plans.pooled_route.__wrapped__  # the memory would outlive the patch
-    monkeypatch.setattr(plans, "_ops", Choice(folding))
+    monkeypatch.setattr(plans, "OPS", Choice(folding))
     monkeypatch.setattr(plans, "pooled_route", route)
     x, weight, bias = operands(lead)
     y = dispatch.linear_avgpool_gelu_scale_max(

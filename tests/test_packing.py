@@ -262,3 +262,15 @@ def test_a_half_pack_under_autocast(op: Fused, device: str) -> None:
     assert same_bits(y, function(x.half().float(), widened))
     with pytest.raises(TypeError, match="float16"):
         function(x.half(), pack)
+
+
+def test_packing_under_autocast(device: str) -> None:
+    """As the heads do: half weights are cast up, in a pack once and for all."""
+    x, weight, bias = linear_like(4, 12, 8, device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        pack = cutlass_ops.pack_linear(weight.bfloat16(), bias.bfloat16())
+    assert pack.weight.dtype == torch.float32
+    expected = cutlass_ops.linear_gelu_softmax(
+        x, weight.bfloat16().float(), bias.bfloat16().float()
+    )
+    assert same_bits(cutlass_ops.linear_gelu_softmax(x, pack), expected)

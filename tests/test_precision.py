@@ -184,7 +184,9 @@ def test_the_suite_notices_a_precision_left_changed(tmp_path: Path) -> None:
     """The fixture of conftest.py that every test goes through."""
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
     (tmp_path / "test_leaks.py").write_text(LEAKS)
-    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=tmp_path)
+    tests = f"pythonpath={Path(__file__).parent}"  # for what conftest.py imports
+    options = ("-q", "-p", "no:cacheprovider", "-o", tests)
+    done = run_python("-m", "pytest", *options, ".", cwd=tmp_path)
     assert "3 passed, 2 errors" in done.stdout, done.stdout + done.stderr
     assert "ERROR test_leaks.py::test_mode" in done.stdout
     assert "ERROR test_leaks.py::test_strict" in done.stdout

@@ -270,3 +270,28 @@ def test_backward_through_a_registered_op_warns(name: str, device: str) -> None:
     y = results(getattr(OPS, name)(*arguments(name, *operands)))[0]
     with pytest.warns(UserWarning, match=f"cutlass_ops::{name}"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.complex64], ids=str)
+def test_registered_ops_take_float32_and_float64_alone(
+    name: str, dtype: torch.dtype, device: str
+) -> None:
+    """The CPU's gave float32 for int32, where the fake said int32."""
+    operands = [t.to(dtype) for t in linear_like(5, 8, 8, device)]
+    call = getattr(OPS, name)
+    with pytest.raises(TypeError, match="must be float32"):
+        call(*arguments(name, *operands))
+    with pytest.raises(TypeError, match="must be float32"):
+        call(*arguments(name, *(t.to("meta") for t in operands)))
+
+
+@pytest.mark.parametrize("name", [n for n in PUBLIC if n not in ("softmax", "fold_rows")])
+def test_registered_ops_mix_no_dtypes(name: str, device: str) -> None:
+    x, weight, bias = linear_like(5, 8, 8, device)
+    args = list(arguments(name, x, weight, bias))
+    args[2 if "linear" in name else 1] = bias.double()
+    with pytest.raises(TypeError, match="float"):
+        getattr(OPS, name)(*args)
+    with pytest.raises(TypeError, match="float"):
+        getattr(OPS, name)(*(a.to("meta") if isinstance(a, Tensor) else a for a in args))
