@@ -100,7 +100,8 @@ def linear_avgpool_gelu_scale_max(
         ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum. That
         of a row with an infinite x is NaN, and with kernel_size > 1 this NaN may reach the weight
         and bias through another window than the one that made the maximum NaN: backward looks
-        for the maximum with pooled weights, where ``inf - inf`` inside a window does not show.
+        for the maximum with pooled weights, where ``inf - inf`` inside a window does not show,
+        and where rounding may decide between windows that tie to the last bit.
 
     Raises:
         TypeError, ValueError: see the module; also for a pack that does not fit.
