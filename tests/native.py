@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from cutlass_ops import _library
+from cutlass_ops import _library, plans
 from cutlass_ops.epilogues import EPILOGUES
 
 OPS = torch.ops.cutlass_ops
@@ -29,6 +30,23 @@ def require_kernels(device: str) -> None:
     reason = _library.unsupported_reason(torch.device(device, 0))
     if reason is not None:
         pytest.skip(reason)
+
+
+class _Choice:
+    """The binary's queries, but for the choice of folding."""
+
+    def __init__(self, folding: bool) -> None:
+        self._choose_folding = lambda *shape: folding
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(OPS, name)
+
+
+def force_folding(folding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Op B folds the weight, or does not, whatever its cost."""
+    monkeypatch.setattr(plans, "OPS", _Choice(folding))
+    route = plans.pooled_route.__wrapped__  # its memory would outlive the patch
+    monkeypatch.setattr(plans, "pooled_route", route)
 
 
 def guarded(shape: tuple[int, ...], device: str) -> tuple[Tensor, Tensor]:

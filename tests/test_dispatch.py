@@ -7,10 +7,10 @@ views and choices are tested where there is no GPU. The kernels themselves: test
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
+from native import force_folding
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -119,16 +119,6 @@ class Kernels:
         assert_close(out.view(-1), expected.view(-1))
 
 
-class Choice:
-    """The binary's queries, with the choice of folding made by the test."""
-
-    def __init__(self, folding: bool) -> None:
-        self._choose_folding = lambda *shape: folding
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch.ops.cutlass_ops, name)
-
-
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     if not _library.loaded():
@@ -188,9 +178,7 @@ def test_pooled_head(
     kernels: Kernels,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    route = plans.pooled_route.__wrapped__  # the memory would outlive the patch
-    monkeypatch.setattr(plans, "OPS", Choice(folding))
-    monkeypatch.setattr(plans, "pooled_route", route)
+    force_folding(folding, monkeypatch)
     x, weight, bias = operands(lead)
     y = dispatch.linear_avgpool_gelu_scale_max(
         x, weight, bias, kernel_size, -1.5, approximate, "ieee"

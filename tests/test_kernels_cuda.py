@@ -13,6 +13,7 @@ from native import (
     BUILT,
     KERNELS,
     OPS,
+    force_folding,
     guarded,
     guards_are_intact,
     needs_binary,
@@ -20,6 +21,7 @@ from native import (
     require_kernels,
     run_matrix,
     run_plan,
+    sm_count,
 )
 from oracle import Linear, Matrix, check, softmax_head
 from strategies import at_offset, lay_out
@@ -286,7 +288,8 @@ def test_small_refinement(gpu: str) -> None:
 @pytest.mark.sanitizer
 def test_small_folded_op(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold, GEMM on the means, combination and repair, one after another in one call."""
-    monkeypatch.setattr(plans, "choose_folding", lambda *shape: True)
+    force_folding(True, monkeypatch)
+    assert plans.pooled_route("avgpool_gelu_scale_max", 40, 256, 64, 4, sm_count(gpu)).fold
     x, weight, bias = linear_like(40, 256, 64, gpu)
     x[39, 3] = math.inf
     pool_max_op(4).judge(pool_max_op(4).call(x, weight, bias), x, weight, bias)
