@@ -77,6 +77,15 @@ def cuda() -> str:
     return "cuda"
 
 
+@pytest.fixture(scope="session")
+def gpu(cuda: str) -> str:
+    """For tests that call native kernels: a GPU that the binary was built for."""
+    from native import require_kernels
+
+    require_kernels(cuda)
+    return cuda
+
+
 @pytest.fixture(autouse=True)
 def _one_large_test_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
     """Test processes share the GPU; its memory is asked for only while no other large test runs."""

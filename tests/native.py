@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from fused import linear_like, same_bits
+from heads import head_of, is_pooled, some_params
+from oracle import Linear, check
 from torch import Tensor
 
 from cutlass_ops import _library, plans
@@ -104,3 +107,22 @@ def run_matrix(name: str, params: list[float], z: Tensor, bias: Tensor | None = 
     assert guards_are_intact(memory), "a kernel wrote outside its output"
     assert guards_are_intact(scratch), "a kernel wrote outside its workspace"
     return out.clone()
+
+
+def run_everywhere(name: str, kernel: str, shapes: tuple, splits: tuple, params: list) -> None:
+    """Every shape and split that the kernel takes, judged; and it must take some."""
+    ran = 0
+    for m, n, k in shapes:
+        x, weight, bias = linear_like(m, n, k, "cuda", seed=m * n)
+        fitting = params or some_params(name, n)
+        if is_pooled(name) and fitting[0] > n:
+            continue
+        for split in splits:
+            plan = plan_for(name, fitting, (m, n, k), kernel, split)
+            if plan is None:
+                continue
+            y = run_plan(name, fitting, plan, x, weight, bias)
+            check(y, head_of(name, fitting), Linear(x, weight, bias))
+            assert same_bits(y, run_plan(name, fitting, plan, x, weight, bias))
+            ran += 1
+    assert ran, f"{kernel} ran nowhere"

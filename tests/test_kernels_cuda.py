@@ -7,26 +7,23 @@ import re
 
 import pytest
 import torch
-from fused import linear_like, pool_max_op, same_bits
-from heads import head_of, is_pooled, some_params
+from fused import linear_like
+from heads import head_of, some_params
 from native import (
     BUILT,
     KERNELS,
     OPS,
-    force_folding,
     guarded,
     guards_are_intact,
     needs_binary,
     plan_for,
-    require_kernels,
+    run_everywhere,
     run_matrix,
     run_plan,
-    sm_count,
 )
 from oracle import Linear, Matrix, check, softmax_head
 from strategies import at_offset, lay_out
 
-from cutlass_ops import plans
 from cutlass_ops.epilogues import EPILOGUES
 
 pytestmark = needs_binary
@@ -43,35 +40,6 @@ SHAPES = (
     (1, 1, 1),
     (5, 6, 0),
 )
-SMALL_SHAPES = ((129, 257, 67), (3, 68, 132))  # scalar accesses, 128-bit accesses
-# For the skinny kernel: whole chunks of k and a rest, with 16, 8, 2 and 1 rows a group; 128-bit
-# copies, fewer columns than a warp takes, and 4-byte copies.
-SKINNY_SHAPES = ((16, 70, 1032), (8, 36, 1100), (2, 3, 2100), (1, 64, 8200), (17, 33, 519))
-
-
-@pytest.fixture(scope="module")
-def gpu(cuda: str) -> str:
-    require_kernels(cuda)
-    return cuda
-
-
-def run_everywhere(name: str, kernel: str, shapes: tuple, splits: tuple, params: list) -> None:
-    """Every shape and split that the kernel takes, judged; and it must take some."""
-    ran = 0
-    for m, n, k in shapes:
-        x, weight, bias = linear_like(m, n, k, "cuda", seed=m * n)
-        fitting = params or some_params(name, n)
-        if is_pooled(name) and fitting[0] > n:
-            continue
-        for split in splits:
-            plan = plan_for(name, fitting, (m, n, k), kernel, split)
-            if plan is None:
-                continue
-            y = run_plan(name, fitting, plan, x, weight, bias)
-            check(y, head_of(name, fitting), Linear(x, weight, bias))
-            assert same_bits(y, run_plan(name, fitting, plan, x, weight, bias))
-            ran += 1
-    assert ran, f"{kernel} ran nowhere"
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -237,72 +205,3 @@ def test_folding_pays_for_many_rows_and_not_for_one() -> None:
 
 def test_the_binary_and_the_table_name_the_same_epilogues() -> None:
     assert set(BUILT) == set(EPILOGUES)
-
-
-# ---- the reduced set for compute-sanitizer: the branches of every kernel family, on edges ----
-
-
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", ["gelu", "avgpool_gelu_scale_max"])
-def test_small_gemms(name: str, kernel: str, gpu: str) -> None:
-    run_everywhere(name, kernel, SMALL_SHAPES, (1, 2), [])
-
-
-@pytest.mark.sanitizer
-def test_small_skinny_gemms(gpu: str) -> None:
-    """The copies run one chunk ahead of the sums, which only several chunks of k show."""
-    run_everywhere("gelu", "skinny", SKINNY_SHAPES, (1, 2), [])
-
-
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("n", [1, 39, 300, 2047, 5000, 9001, 40_000])
-def test_small_row_kernels(n: int, gpu: str) -> None:
-    """A row in one thread, in part of a warp, in a warp, in a CTA, and streamed; the last two with
-    whole fragments and with a rest. Partial maxima combined by a thread (39) and by a warp."""
-    z, bias = torch.randn(3, n, device=gpu), torch.randn(n, device=gpu)
-    _, out = guarded((3, n), gpu)
-    OPS._row_softmax(z, bias, "gelu", out)
-    check(out.clone(), softmax_head(), Matrix(z, bias))
-    y = run_matrix("avgpool_gelu_scale_max", [1.0, 1.0], z)
-    check(y, head_of("avgpool_gelu_scale_max", [1.0, 1.0]), Matrix(z))
-
-
-@pytest.mark.sanitizer
-def test_small_refinement(gpu: str) -> None:
-    """An infinite x after folding: the rows that come out infinite are computed again, to their
-    first NaN (0, 129) or to the end (64); where x is finite (5) they are left alone."""
-    x, weight, bias = linear_like(130, 256, 64, gpu)
-    weight[:, 7].abs_()
-    x[129, 3], x[64, 7], x[0, 0] = math.inf, math.inf, -math.inf
-    memory, out = guarded((130,), gpu)
-    out.copy_(torch.where(x.isfinite().all(1), 1.5, math.inf))
-    out[5], out[64] = math.inf, -math.inf
-    OPS._refine_nonfinite(x, weight, bias, "avgpool_gelu_scale_max", [4.0, 1.0], out)
-    assert guards_are_intact(memory)
-    expected = torch.full((130,), 1.5)
-    expected[[0, 129]], expected[[5, 64]] = math.nan, math.inf
-    assert torch.equal(out.cpu().nan_to_num(-1.0), expected.nan_to_num(-1.0))
-
-
-@pytest.mark.sanitizer
-def test_small_folded_op(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fold, GEMM on the means, combination and repair, one after another in one call."""
-    force_folding(True, monkeypatch)
-    assert plans.pooled_route("avgpool_gelu_scale_max", 40, 256, 64, 4, sm_count(gpu)).fold
-    x, weight, bias = linear_like(40, 256, 64, gpu)
-    x[39, 3] = math.inf
-    pool_max_op(4).judge(pool_max_op(4).call(x, weight, bias), x, weight, bias)
-
-
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("columns", [64, 67])
-@pytest.mark.parametrize("k", [3, 100])
-def test_small_fold(k: int, columns: int, gpu: str) -> None:
-    """Vectors of columns and single ones; windows in one group of threads and in several."""
-    weight = torch.randn(207, columns, device=gpu)
-    windows = 207 // k
-    memory, out = guarded((windows, columns), gpu)
-    OPS._fold_rows(weight, k, out)
-    assert guards_are_intact(memory)
-    torch.testing.assert_close(out, weight[: windows * k].unflatten(0, (windows, k)).mean(1))
