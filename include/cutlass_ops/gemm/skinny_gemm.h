@@ -140,10 +140,13 @@ struct SkinnyGemm {
     CUTLASS_OPS_UNROLL
     for (int row = 0; row < Tile::kRows; ++row) {
       Vector const x = epilogue::load_columns<Tile::kVector>(&x_chunk[row][k], Tile::kVector, true);
+      // x stays put while the columns change, to and fro: x[i] and w[c][i] are in one register bank
+      // always, so that fetching both for every FFMA would take two cycles.
       CUTLASS_OPS_UNROLL
-      for (int c = 0; c < Tile::kColumns; ++c) {
+      for (int i = 0; i < Tile::kVector; ++i) {
         CUTLASS_OPS_UNROLL
-        for (int i = 0; i < Tile::kVector; ++i) {
+        for (int j = 0; j < Tile::kColumns; ++j) {
+          int const c = i % 2 == 0 ? j : Tile::kColumns - 1 - j;
           sums[row][c] = fmaf(x[i], w[c][i], sums[row][c]);
         }
       }
