@@ -1,6 +1,6 @@
-// The only file that sees torch: tensors to raw pointers, on the LibTorch stable ABI. Schemas are
-// defined in Python (cutlass_ops/schemas.py), where the messages for users are made; here is
-// checked that no kernel reads or writes outside the tensors that it was given.
+// The native ops and queries, on the LibTorch stable ABI: with operands.h, the only code that sees
+// torch. Schemas are defined in Python (cutlass_ops/schemas.py), where the messages for users are
+// made.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 

@@ -21,6 +21,7 @@ from .schemas import OPS
 from .validation import (
     check_columns,
     check_fold_rows,
+    check_kernel_size,
     check_linear_shapes,
     check_matrix_shapes,
     check_sizes,
@@ -145,10 +146,7 @@ def linear_avgpool_gelu_scale_max(
     check_native(op, precision)
     check_linear_shapes(op, x, weight, bias)
     n, k = weight.shape
-    if not 1 <= kernel_size <= n:
-        raise ValueError(
-            f"{op}: kernel_size must be between 1 and N, got kernel_size {kernel_size} for N = {n}"
-        )
+    check_kernel_size(op, kernel_size, n)
     if not native(op, x, weight, bias):
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
@@ -259,7 +257,7 @@ def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: st
     out = torch.empty(lead, dtype=torch.float32, device=z.device)
     if m > 0:
         name = pooled_name(approximate)
-        params = (1.0, scale)
-        workspace = plans.workspace(z, plans.matrix_workspace(name, params, m, n))
-        _matrix_epilogue_native(z, dense(bias), name, params, workspace, out.view(m))
+        elements = plans.matrix_workspace(name, (1.0, 1.0), m, n)  # whatever the scale
+        scratch = plans.workspace(z, elements)
+        _matrix_epilogue_native(z, dense(bias), name, (1.0, scale), scratch, out.view(m))
     return out

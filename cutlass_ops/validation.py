@@ -50,6 +50,15 @@ def _shape(tensor: Tensor) -> list[int]:
     return list(tensor.shape)
 
 
+def _check_alone(op: str, name: str, tensor: Tensor) -> None:
+    """A dense tensor of float32 or float64."""
+    check_tensor(op, name, tensor)
+    if tensor.dtype not in DTYPES:
+        _fail_dtype(op, [(name, tensor)])
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{op}: {name} must be a dense tensor, got layout {tensor.layout}")
+
+
 def _check_family(op: str, x: Tensor, other: Tensor, data: str, name: str) -> None:
     """One dtype, float32 or float64, one device and strided layout for both tensors."""
     dtype = x.dtype
@@ -104,11 +113,7 @@ def _check_bias(op: str, bias: Tensor, other: Tensor, n: int, meaning: str, name
 
 def check_matrix(op: str, z: Tensor, bias: Tensor | None) -> None:
     """Check z ``[..., N]`` and bias ``[N]`` or None, as :func:`check_linear` does."""
-    check_tensor(op, "z", z)
-    if z.dtype not in DTYPES:
-        _fail_dtype(op, [("z", z)])
-    if z.layout != torch.strided:
-        raise TypeError(f"{op}: z must be a dense tensor, got layout {z.layout}")
+    _check_alone(op, "z", z)
     if bias is not None:
         check_tensor(op, "bias", bias, optional=True)
         _check_family(op, z, bias, "z", "bias")
@@ -126,11 +131,7 @@ def check_matrix_shapes(op: str, z: Tensor, bias: Tensor | None) -> None:
 
 def check_fold(op: str, weight: Tensor, bias: Tensor | None) -> None:
     """Check weight ``[N, K]`` and bias ``[N]`` or None where there is no x."""
-    check_tensor(op, "weight", weight)
-    if weight.dtype not in DTYPES:
-        _fail_dtype(op, [("weight", weight)])
-    if weight.layout != torch.strided:
-        raise TypeError(f"{op}: weight must be a dense tensor, got layout {weight.layout}")
+    _check_alone(op, "weight", weight)
     if weight.dim() != 2:
         raise ValueError(f"{op}: weight must have shape [N, K], got {_shape(weight)}")
     if bias is not None:

@@ -31,6 +31,15 @@ def takes(matrix: Tensor, vector: Tensor | None = None) -> None:
     assert vector is None or vector.stride() == (1,)
 
 
+def linear_head(
+    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+) -> Tensor:
+    """What an epilogue makes of operands that the binary takes, in one dimension."""
+    takes(x)
+    takes(weight, bias)
+    return lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
+
+
 class Kernels:
     """Stand-ins for the native ops; ``ran`` lists their names."""
 
@@ -49,14 +58,10 @@ class Kernels:
         out: Tensor,
     ) -> None:
         self.ran.append("linear_epilogue")
-        takes(x)
-        takes(weight, bias)
         assert out.is_contiguous()
         assert len(plan) == 5
         assert workspace.numel() >= plan.workspace
-        out.view(-1).copy_(
-            lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
-        )
+        out.view(-1).copy_(linear_head(x, weight, bias, name, params))
 
     def linear_softmax(
         self,
@@ -113,10 +118,7 @@ class Kernels:
         out: Tensor,
     ) -> None:
         self.ran.append("refine_nonfinite")
-        takes(x)
-        takes(weight, bias)
-        expected = lookup(name).reference(reference.linear(x, weight, bias), params)
-        assert_close(out.view(-1), expected.view(-1))
+        assert_close(out.view(-1), linear_head(x, weight, bias, name, params))
 
 
 @pytest.fixture
