@@ -22,7 +22,7 @@ enum KernelIndex { kSkinny, kSimt64x64, kSimt128x64, kSimt128x128, kSimt128x256,
 inline constexpr KernelInfo kKernels[kKernelCount] = {
     {"skinny", KernelFamily::kSkinny, 16, 32, 8, 2, 22.0},
     {"simt_64x64x8", KernelFamily::kSimt, 64, 64, 4, 4, 35.5},
-    {"simt_128x64x8", KernelFamily::kSimt, 128, 64, 8, 2, 44.0},
+    {"simt_128x64x8", KernelFamily::kSimt, 128, 64, 4, 3, 44.0},
     {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 8, 2, 46.5},
     {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 8, 1, 49.2},
 };

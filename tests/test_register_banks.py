@@ -1,16 +1,13 @@
-"""The count of FFMAs that wait for register banks, and the kernels that must not."""
+"""The count of FFMAs that wait for register banks."""
 
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from cutlass_ops import _library
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "register_banks.py"
 
@@ -58,15 +55,3 @@ def test_the_loop_is_the_one_with_the_ffmas(banks: ModuleType) -> None:
         /*0060*/                   EXIT ;                  /* 0x00 */
     """
     assert banks.count(listing) == [("simt 128x256", 3, 2, 2)]
-
-
-@pytest.mark.skipif(not _library.loaded(), reason="no binary")
-@pytest.mark.skipif(shutil.which("cuobjdump") is None, reason="cuobjdump is not on PATH")
-def test_simt_kernels_do_not_wait_for_register_banks(banks: ModuleType) -> None:
-    """With accumulators in the registers of the epilogue's 128-bit stores a third of them did."""
-    if "90a" not in _library.build_info()["architectures"]:
-        pytest.skip("built for other architectures")
-    listing = banks.disassemble(shutil.which("cuobjdump"), _library.binary_path(), "sm_90a")
-    simt = [one for one in banks.count(listing) if one.tile.startswith("simt")]
-    assert simt
-    assert all(one.waits <= 0.1 * one.ffmas for one in simt), simt

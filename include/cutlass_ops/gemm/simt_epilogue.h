@@ -63,22 +63,6 @@ struct SimtStaging {
     return {warp_m * kWarpRows + lane.row() * kBlock, warp_n * Tile::kWarpN + lane.column() * 4};
   }
 
-  /// The value in a register of its own: x + -0 is x, bit for bit, and the compiler does not see
-  /// it.
-  ///
-  /// A 128-bit store takes four neighbouring registers. Were they the accumulators themselves, they
-  /// would be neighbours all through the mainloop, and share the register bank with the operand
-  /// that they are multiplied by, which makes an FFMA wait (docs/performance.md, "Register banks").
-  CUTLASS_OPS_HOST_DEVICE static float detach(float accumulator) {
-#if defined(__CUDA_ARCH__)
-    float zero;
-    asm("mov.b32 %0, 0x80000000;" : "=f"(zero));
-    return accumulator + zero;
-#else
-    return accumulator;
-#endif
-  }
-
   /// Writes one accumulator row of a thread: blocks of four columns, a warp's width of lanes apart.
   CUTLASS_OPS_HOST_DEVICE static void stage(AccumulatorRows const& rows, float* destination) {
     typename AccumulatorRows::Fragment fragment;
@@ -88,7 +72,7 @@ struct SimtStaging {
       epilogue::Fragment<4> block;
       CUTLASS_OPS_UNROLL
       for (int j = 0; j < 4; ++j) {
-        block[j] = detach(fragment[4 * i + j]);
+        block[j] = fragment[4 * i + j];
       }
       epilogue::store_columns<4>(destination + i * kLaneColumns * 4, block, 4, true);
     }

@@ -37,7 +37,7 @@ struct SimtTile {
 // accumulators a thread leave room for one CTA per SM.
 using Simt128x256 = SimtTile<128, 256, 64, 64, 1>;
 using Simt128x128 = SimtTile<128, 128, 32, 64, 2>;
-using Simt128x64 = SimtTile<128, 64, 32, 32, 2>;
+using Simt128x64 = SimtTile<128, 64, 64, 32, 3>;
 using Simt64x64 = SimtTile<64, 64, 32, 32, 4>;
 
 }  // namespace gemm
