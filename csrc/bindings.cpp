@@ -58,13 +58,17 @@ std::vector<std::int64_t> list_of(Plan const& plan) {
   return {plan.kernel, plan.splits, plan.workspace, plan.nanoseconds, plan.direct ? 1 : 0};
 }
 
+Gpu gpu_of(std::vector<std::int64_t> const& gpu) {
+  STD_TORCH_CHECK(gpu.size() == 2 && gpu[0] >= 1,
+                  "a GPU is its number of multiprocessors, at least 1, and 10 * major + minor");
+  return {extent(gpu[0]), extent(gpu[1])};
+}
+
 PlanRequest request_of(EpilogueShape const& shape, std::int64_t m, std::int64_t n, std::int64_t k,
-                       std::int64_t sm_count, std::int64_t folded) {
-  STD_TORCH_CHECK(sm_count >= 1 && folded >= 1, "sm_count and folded must be positive, got ",
-                  sm_count, " and ", folded);
-  return {extent(m),        extent(n),     extent(k),
-          shape.window,     shape.reduces, shape.fragment_width,
-          extent(sm_count), extent(folded)};
+                       Gpu gpu, std::int64_t folded) {
+  STD_TORCH_CHECK(folded >= 1, "folded must be positive, got ", folded);
+  return {extent(m), extent(n),     extent(k), shape.window, shape.reduces, shape.fragment_width,
+          gpu,       extent(folded)};
 }
 
 /// What a plan's choice of kernel and splits means for these sizes. What else the list says is not
@@ -72,8 +76,8 @@ PlanRequest request_of(EpilogueShape const& shape, std::int64_t m, std::int64_t 
 Plan plan_of(std::vector<std::int64_t> const& list, EpilogueShape const& shape,
              gemm::Problem const& problem) {
   int const kernel = kernel_of(list);
-  std::optional<Plan> const plan =
-      make_plan(request_of(shape, problem.m, problem.n, problem.k, 1, 1), kernel, extent(list[1]));
+  std::optional<Plan> const plan = make_plan(
+      request_of(shape, problem.m, problem.n, problem.k, {1, 0}, 1), kernel, extent(list[1]));
   STD_TORCH_CHECK(plan.has_value(), "this plan cannot run ", problem.m, " x ", problem.n, " x ",
                   problem.k);
   return *plan;
@@ -177,20 +181,20 @@ void fold_rows(Tensor weight, std::int64_t kernel_size, Tensor out) {
 }
 
 std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m,
-                               std::int64_t n, std::int64_t k, std::int64_t sm_count,
+                               std::int64_t n, std::int64_t k, std::vector<std::int64_t> gpu,
                                std::int64_t folded) {
   EpilogueShape const shape = shape_of(epilogue_of(name), params, extent(n));
-  std::optional<Plan> const best = choose_plan(request_of(shape, m, n, k, sm_count, folded));
+  std::optional<Plan> const best = choose_plan(request_of(shape, m, n, k, gpu_of(gpu), folded));
   STD_TORCH_CHECK(best.has_value(), "no kernel can run ", m, " x ", n, " x ", k,
                   ": a launch takes at most 2^31 - 1 tiles");
   return list_of(*best);
 }
 
 std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params, std::int64_t m,
-                                   std::int64_t n, std::int64_t k, std::int64_t sm_count,
+                                   std::int64_t n, std::int64_t k, std::vector<std::int64_t> gpu,
                                    std::string kernel, std::int64_t splits) {
   EpilogueShape const shape = shape_of(epilogue_of(name), params, extent(n));
-  PlanRequest const request = request_of(shape, m, n, k, sm_count, 1);
+  PlanRequest const request = request_of(shape, m, n, k, gpu_of(gpu), 1);
   for (int index = 0; index < kKernelCount; ++index) {
     if (kernel == kKernels[index].name) {
       std::optional<Plan> const forced = make_plan(request, index, extent(splits));
@@ -214,9 +218,9 @@ std::int64_t matrix_workspace_for(std::string name, std::vector<double> params, 
 }
 
 bool choose_folding_for(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t kernel_size,
-                        std::int64_t sm_count) {
-  STD_TORCH_CHECK(sm_count >= 1 && kernel_size >= 1, "sm_count and kernel_size must be positive");
-  return choose_folding(extent(m), extent(n), extent(k), extent(kernel_size), extent(sm_count));
+                        std::vector<std::int64_t> gpu) {
+  STD_TORCH_CHECK(kernel_size >= 1, "kernel_size must be positive, got ", kernel_size);
+  return choose_folding(extent(m), extent(n), extent(k), extent(kernel_size), gpu_of(gpu));
 }
 
 template <class Items, class Name>

@@ -13,31 +13,53 @@
 
 namespace cutlass_ops {
 
-/// One tile configuration, which must be what the plan knows of it: slots and workspace are sized
-/// by the table.
-template <int kKernel, class Tile, class Chain, class Sink>
+/// One mainloop and tile, which must be what the plan knows of it: slots and workspace are sized by
+/// the table.
+template <int kKernel, class Mainloop, class Tile, class Chain, class Sink>
 Status run_simt_tile(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
                      cudaStream_t stream) {
   constexpr KernelInfo kInfo = kKernels[kKernel];
-  static_assert(kInfo.tile_m == Tile::kM && kInfo.tile_n == Tile::kN, "kKernels has another tile");
+  static_assert(kInfo.tile_m == Tile::kM && kInfo.tile_n == Tile::kN && kInfo.tile_k == Tile::kK,
+                "kKernels has another tile");
   static_assert(kInfo.warps * 32 == Tile::kThreads, "kKernels has other warps");
   static_assert(kInfo.ctas_per_sm == Tile::kCtasPerSm, "kKernels has other CTAs");
-  return gemm::SimtRunner<Tile, Chain, Sink>::run(problem, chain, sink, splits, stream);
+  return gemm::SimtRunner<Mainloop, Tile, Chain, Sink>::run(problem, chain, sink, splits, stream);
 }
 
-/// Runs one tile configuration of the portable SIMT family.
+template <int kKernel, class Tile, class Chain, class Sink>
+Status run_portable(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
+                    cudaStream_t stream) {
+  return run_simt_tile<kKernel, gemm::PortableMainloop<Tile>, Tile>(problem, chain, sink, splits,
+                                                                    stream);
+}
+
+template <class Chain, class Sink>
+Status run_transposing(gemm::Problem const& problem, Chain const& chain, Sink const& sink,
+                       int splits, cudaStream_t stream) {
+  using gemm::TransposingMainloop;
+  using Tile = gemm::TransposingTile;
+  return problem.vectors_of_k()
+             ? run_simt_tile<kTransposing128x128, TransposingMainloop<Tile, true>, Tile>(
+                   problem, chain, sink, splits, stream)
+             : run_simt_tile<kTransposing128x128, TransposingMainloop<Tile, false>, Tile>(
+                   problem, chain, sink, splits, stream);
+}
+
+/// Runs one kernel of the SIMT families.
 template <class Chain, class Sink>
 Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Sink const& sink,
                 int splits, cudaStream_t stream) {
   switch (kernel) {
     case kSimt64x64:
-      return run_simt_tile<kSimt64x64, gemm::Simt64x64>(problem, chain, sink, splits, stream);
+      return run_portable<kSimt64x64, gemm::Simt64x64>(problem, chain, sink, splits, stream);
     case kSimt128x64:
-      return run_simt_tile<kSimt128x64, gemm::Simt128x64>(problem, chain, sink, splits, stream);
+      return run_portable<kSimt128x64, gemm::Simt128x64>(problem, chain, sink, splits, stream);
     case kSimt128x128:
-      return run_simt_tile<kSimt128x128, gemm::Simt128x128>(problem, chain, sink, splits, stream);
+      return run_portable<kSimt128x128, gemm::Simt128x128>(problem, chain, sink, splits, stream);
     case kSimt128x256:
-      return run_simt_tile<kSimt128x256, gemm::Simt128x256>(problem, chain, sink, splits, stream);
+      return run_portable<kSimt128x256, gemm::Simt128x256>(problem, chain, sink, splits, stream);
+    case kTransposing128x128:
+      return run_transposing(problem, chain, sink, splits, stream);
     default:
       return {cudaErrorInvalidValue, "run_simt: no such kernel"};
   }

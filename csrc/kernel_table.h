@@ -3,28 +3,37 @@
 
 namespace cutlass_ops {
 
-enum class KernelFamily { kSkinny, kSimt };
+enum class KernelFamily { kSkinny, kSimt, kTransposing };
 
 struct KernelInfo {
   char const* name;
   KernelFamily family;
   int tile_m;
   int tile_n;
+  int tile_k;       ///< shares of k are multiples of it
   int warps;        ///< of a CTA
   int ctas_per_sm;  ///< that fit
   double tflops;    ///< on a full H200 (132 SMs); the ratios carry over to other GPUs
 };
 
-enum KernelIndex { kSkinny, kSimt64x64, kSimt128x64, kSimt128x128, kSimt128x256, kKernelCount };
+enum KernelIndex {
+  kSkinny,
+  kSimt64x64,
+  kSimt128x64,
+  kSimt128x128,
+  kSimt128x256,
+  kTransposing128x128,
+  kKernelCount
+};
 
-// Rates fitted to the times of docs/performance.md over a dozen shapes: those of the kernels before
-// their accumulators were detached (gemm/simt_epilogue.h), and of 128x64 with warps of 64x32.
+// Rates fitted to the times of docs/performance.md over a dozen shapes.
 inline constexpr KernelInfo kKernels[kKernelCount] = {
-    {"skinny", KernelFamily::kSkinny, 16, 32, 8, 2, 22.0},
-    {"simt_64x64x8", KernelFamily::kSimt, 64, 64, 4, 4, 35.5},
-    {"simt_128x64x8", KernelFamily::kSimt, 128, 64, 4, 3, 44.0},
-    {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 8, 2, 46.5},
-    {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 8, 1, 49.2},
+    {"skinny", KernelFamily::kSkinny, 16, 32, 4, 8, 2, 22.0},
+    {"simt_64x64x8", KernelFamily::kSimt, 64, 64, 8, 4, 4, 35.5},
+    {"simt_128x64x8", KernelFamily::kSimt, 128, 64, 8, 4, 3, 44.0},
+    {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 8, 8, 2, 46.5},
+    {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 8, 8, 1, 49.2},
+    {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 53.5},
 };
 
 }  // namespace cutlass_ops

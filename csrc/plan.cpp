@@ -39,11 +39,11 @@ double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits)
   double const k = double(ceil_div(request.k, splits));
   double const flops_per_ns_per_sm = kernel.tflops * 1e3 / kReferenceSms;
   double const cta_flops = 2.0 * kernel.tile_m * kernel.tile_n * k;
-  std::int64_t const slots = std::int64_t{request.sm_count} * kernel.ctas_per_sm;
+  std::int64_t const slots = std::int64_t{request.gpu.sm_count} * kernel.ctas_per_sm;
   std::int64_t const full_waves = ctas / slots;
   double ns = double(full_waves) * (kernel.ctas_per_sm * cta_flops / flops_per_ns_per_sm + kCtaNs);
   if (std::int64_t const rest = ctas % slots; rest > 0) {
-    double const resident = double(ceil_div(rest, request.sm_count));
+    double const resident = double(ceil_div(rest, request.gpu.sm_count));
     double const efficiency = warp_efficiency(resident * kernel.warps) /
                               warp_efficiency(double(kernel.ctas_per_sm) * kernel.warps);
     ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + kCtaNs;
@@ -59,8 +59,8 @@ double skinny_ns(PlanRequest const& request, int splits) {
   double const bytes = 4.0 * request.n * double(request.k) * groups;
   double const flops = 2.0 * rows * groups * request.n * double(request.k);
   double const ctas = groups * double(ceil_div(request.n, kernel.tile_n)) * splits;
-  double const fill = std::min(1.0, ctas / (double(request.sm_count) * kernel.ctas_per_sm));
-  double const scale = kReferenceSms / request.sm_count;
+  double const fill = std::min(1.0, ctas / (double(request.gpu.sm_count) * kernel.ctas_per_sm));
+  double const scale = kReferenceSms / request.gpu.sm_count;
   return std::max(bytes / kReadBytesPerNs, flops / (kernel.tflops * 1e3)) * scale / fill + kCtaNs;
 }
 
@@ -87,16 +87,30 @@ int splits_for_accuracy(PlanRequest const& request) {
   return std::max(1, int(std::ceil(chain / bound)));
 }
 
+/// The transposing mainloop was made for Hopper's 228 KB of shared memory, which Blackwell's data
+/// centre GPUs have too; it was measured on an H200 alone.
+bool runs_on(KernelInfo const& kernel, Gpu gpu) {
+  return kernel.family != KernelFamily::kTransposing ||
+         (gpu.capability >= 90 && gpu.capability < 110);
+}
+
+/// The transposing mainloop moves tiles that reach over an edge back inside.
+bool takes(KernelInfo const& kernel, PlanRequest const& request) {
+  return kernel.family != KernelFamily::kTransposing ||
+         (request.m >= kernel.tile_m && request.n >= kernel.tile_n && request.k >= kernel.tile_k);
+}
+
 }  // namespace
 
 std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits) {
   KernelInfo const& info = kKernels[kernel];
-  bool const simt = info.family == KernelFamily::kSimt;
+  bool const simt = info.family != KernelFamily::kSkinny;
   std::int64_t const output_columns = request.n / request.window;
   std::int64_t const tiles_n = ceil_div(request.n, info.tile_n);
   // Fewer than 2^62 tiles before they are split; both factors are below 2^31.
   std::int64_t const tiles = ceil_div(request.m, info.tile_m) * tiles_n;
-  if (splits < 1 || splits > std::max(1, request.k) || tiles > INT32_MAX / splits) {
+  if (!takes(info, request) || splits < 1 || splits > std::max(1, request.k) ||
+      tiles > INT32_MAX / splits) {
     return std::nullopt;
   }
   Plan plan;
@@ -124,7 +138,10 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   std::int64_t const most_workspace = std::max(kLargeWorkspace, unfolded);
   std::optional<Plan> best;
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
-    bool const simt = kKernels[kernel].family == KernelFamily::kSimt;
+    if (!runs_on(kKernels[kernel], request.gpu)) {
+      continue;
+    }
+    bool const simt = kKernels[kernel].family != KernelFamily::kSkinny;
     int const least = simt ? splits_for_accuracy(request) : 1;
     for (int splits = least; splits <= std::max(kMostSplits, least); ++splits) {
       // A share of k shorter than 64 is all prologue.
@@ -145,19 +162,18 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   return best;
 }
 
-bool choose_folding(int m, int n, int k, int kernel_size, int sm_count) {
+bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu) {
   if (kernel_size == 1) {
     return false;
   }
   int const windows = n / kernel_size;
-  std::optional<Plan> const pooled = choose_plan({m, n, k, kernel_size, true, 1, sm_count, 1});
-  std::optional<Plan> const folded =
-      choose_plan({m, windows, k, 1, true, 1, sm_count, kernel_size});
+  std::optional<Plan> const pooled = choose_plan({m, n, k, kernel_size, true, 1, gpu, 1});
+  std::optional<Plan> const folded = choose_plan({m, windows, k, 1, true, 1, gpu, kernel_size});
   if (!pooled || !folded) {
     return !pooled;
   }
   double const fold_bytes = 4.0 * double(k) * (double(n) + windows);
-  double const fold_ns = fold_bytes / kBytesPerNs * (kReferenceSms / sm_count) + kLaunchNs;
+  double const fold_ns = fold_bytes / kBytesPerNs * (kReferenceSms / gpu.sm_count) + kLaunchNs;
   return double(folded->nanoseconds) + fold_ns < double(pooled->nanoseconds);
 }
 

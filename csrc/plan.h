@@ -17,25 +17,31 @@ struct Plan {
   bool direct = true;  ///< the epilogue runs in the GEMM; otherwise partials go through memory
 };
 
+/// What a plan depends on of the GPU.
+struct Gpu {
+  int sm_count;    ///< at least 1; the estimate alone depends on it
+  int capability;  ///< 10 * major + minor
+};
+
 /// What the plan depends on.
 struct PlanRequest {
   int m, n, k;
   int window;          ///< columns of the linear per output column
   bool reduces;        ///< the output is one number per row
   int fragment_width;  ///< output columns that a thread evaluates at a time
-  int sm_count;        ///< at least 1; the estimate alone depends on it
-  int folded;          ///< each row of the weight is the mean of so many rows of the layer's
+  Gpu gpu;
+  int folded;  ///< each row of the weight is the mean of so many rows of the layer's
 };
 
 /// The plan that is estimated to be the fastest; none where no kernel can run.
 std::optional<Plan> choose_plan(PlanRequest const& request);
 
-/// The plan for this kernel and number of splits; none where it cannot run.
+/// The plan for this kernel and number of splits, whatever the GPU; none where it cannot run.
 std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits);
 
 /// Whether folding W for windows of `kernel_size` and a GEMM on the result beats the pooled
 /// epilogue on all of W.
-bool choose_folding(int m, int n, int k, int kernel_size, int sm_count);
+bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu);
 
 /// One line for people.
 std::string describe(Plan const& plan);

@@ -14,8 +14,6 @@ from .epilogues import gelu_name, pooled_name
 from .schemas import OPS
 from .validation import check_approximate, check_kernel_size, check_sizes, integer
 
-# Without a GPU explain() plans for an H200.
-_MODEL_SM_COUNT = 132
 _EXPLAINED = ("linear_gelu_softmax", "linear_avgpool_gelu_scale_max")
 
 
@@ -136,18 +134,19 @@ def explain(
         lines.append(f"the plain PyTorch reference would run: {_reference_reason(device)}")
         if not _library.loaded():
             return Report("\n".join(lines))
-        sm_count = _MODEL_SM_COUNT
-        lines.append(f"on an H200 ({sm_count} SMs) it would be:")
+        gpu = plans.H200
+        lines.append(f"on an H200 ({gpu.sm_count} SMs) it would be:")
     else:
-        sm_count = plans.sm_count(target)
-        lines.append(f"on cuda:{target}, {torch.cuda.get_device_name(target)} ({sm_count} SMs):")
+        gpu = plans.gpu(target)
+        name = torch.cuda.get_device_name(target)
+        lines.append(f"on cuda:{target}, {name} ({gpu.sm_count} SMs):")
     if m == 0 or n == 0:
         lines.append("  nothing, the output is empty")
     elif pooled:
-        lines += _pooled_lines(m, n, k, kernel_size, packed, approximate, sm_count)
+        lines += _pooled_lines(m, n, k, kernel_size, packed, approximate, gpu)
     else:
         name = gelu_name(approximate)
-        lines.append(_plan_line(name, plans.linear_plan(name, (), m, n, k, sm_count)))
+        lines.append(_plan_line(name, plans.linear_plan(name, (), m, n, k, gpu)))
         lines.append("  row softmax, in place")
     return Report("\n".join(lines))
 
@@ -196,16 +195,16 @@ def _reference_reason(device: torch.device | str | int | None) -> str:
 
 
 def _pooled_lines(
-    m: int, n: int, k: int, kernel_size: int, packed: bool, approximate: str, sm_count: int
+    m: int, n: int, k: int, kernel_size: int, packed: bool, approximate: str, gpu: plans.Gpu
 ) -> list[str]:
     name = pooled_name(approximate)
     windows = n // kernel_size
     lines = []
     if packed and kernel_size > 1:
         lines.append("  weights folded when they were packed")
-        route = plans.pooled_route(name, m, windows, k, 1, sm_count, kernel_size)
+        route = plans.pooled_route(name, m, windows, k, 1, gpu, kernel_size)
     else:
-        route = plans.pooled_route(name, m, n, k, kernel_size, sm_count)
+        route = plans.pooled_route(name, m, n, k, kernel_size, gpu)
         if route.fold:
             lines.append(f"  fold the weights, {route.rows} rows to {windows}")
     return [*lines, _plan_line(name, route.plan)]

@@ -36,8 +36,8 @@ _fold_rows_native = OPS._fold_rows.default
 _refine_nonfinite_native = OPS._refine_nonfinite.default
 
 
-def _sm_count(x: Tensor) -> int:
-    return plans.sm_count(x.get_device())
+def _gpu(x: Tensor) -> plans.Gpu:
+    return plans.gpu(x.get_device())
 
 
 def linear_epilogue(
@@ -67,7 +67,7 @@ def linear_epilogue(
     out = torch.empty(shape, dtype=torch.float32, device=x.device)
     if out.numel() > 0:
         params = tuple(params)
-        plan = plans.linear_plan(name, params, m, n, k, _sm_count(x))
+        plan = plans.linear_plan(name, params, m, n, k, _gpu(x))
         scratch = plans.workspace(x, plan.workspace)
         _linear_epilogue_native(
             x, unit_columns(weight), dense(bias), name, params, plan, scratch, out
@@ -121,7 +121,7 @@ def _softmax_head(
     if m > 0 and n > 0:
         gelu = gelu_name(approximate)
         first, second = ("identity", gelu) if keep_linear else (gelu, "identity")
-        plan = plans.linear_plan(first, (), m, n, k, _sm_count(x))
+        plan = plans.linear_plan(first, (), m, n, k, _gpu(x))
         scratch = plans.workspace(x, plan.workspace)
         _linear_softmax_native(
             x, unit_columns(weight), dense(bias), first, plan, scratch, second, z, y
@@ -158,7 +158,7 @@ def linear_avgpool_gelu_scale_max(
     out = torch.empty(lead, dtype=torch.float32, device=x.device)
     if m > 0:
         name = pooled_name(approximate)
-        route = plans.pooled_route(name, m, n, k, kernel_size, _sm_count(x), folded)
+        route = plans.pooled_route(name, m, n, k, kernel_size, _gpu(x), folded)
         weight, bias = unit_columns(weight), dense(bias)
         if route.rows != n:  # the remainder plays no part, so no kernel sees it
             weight = weight.narrow(0, 0, route.rows)

@@ -1,6 +1,6 @@
 """What the binary answers about shapes, remembered: plans, routes, workspaces.
 
-An answer depends on sizes and on the device's number of multiprocessors only. The memories are
+An answer depends on sizes and on two numbers of the GPU only. The memories are
 bounded: a workload with ever new shapes must not grow without bound, and asking again costs
 microseconds.
 """
@@ -39,10 +39,21 @@ class PooledRoute(NamedTuple):
     plan: Plan
 
 
+class Gpu(NamedTuple):
+    """What a plan depends on of a GPU."""
+
+    sm_count: int  # multiprocessors
+    capability: int  # 10 * major + minor
+
+
+H200 = Gpu(132, 90)
+
+
 @cache
-def sm_count(device_index: int) -> int:
-    """Number of multiprocessors of a CUDA device."""
-    return torch.cuda.get_device_properties(device_index).multi_processor_count
+def gpu(device_index: int) -> Gpu:
+    """A CUDA device as plans see it."""
+    properties = torch.cuda.get_device_properties(device_index)
+    return Gpu(properties.multi_processor_count, 10 * properties.major + properties.minor)
 
 
 def has_epilogue(name: str) -> bool:
@@ -56,19 +67,19 @@ def has_epilogue(name: str) -> bool:
 
 @lru_cache(_LIMIT)
 def linear_plan(
-    name: str, params: tuple[float, ...], m: int, n: int, k: int, sm_count: int, folded: int = 1
+    name: str, params: tuple[float, ...], m: int, n: int, k: int, gpu: Gpu, folded: int = 1
 ) -> Plan:
     """The plan for the epilogue ``name`` on x ``[M, K]``, weight ``[N, K]``.
 
     ``folded`` is the number of rows that each row of the weight is the mean of: the plan then keeps
     its chains of additions short enough to be as accurate as the mean of so many dot products.
     """
-    return Plan(*OPS._plan(name, params, m, n, k, sm_count, folded))
+    return Plan(*OPS._plan(name, params, m, n, k, gpu, folded))
 
 
 @lru_cache(_LIMIT)
 def pooled_route(
-    name: str, m: int, n: int, k: int, kernel_size: int, sm_count: int, folded: int = 1
+    name: str, m: int, n: int, k: int, kernel_size: int, gpu: Gpu, folded: int = 1
 ) -> PooledRoute:
     """The route of op B on x ``[M, K]``, weight ``[N, K]``.
 
@@ -77,10 +88,10 @@ def pooled_route(
     windows = n // kernel_size
     rows = windows * kernel_size
     scale = 1.0  # a plan does not depend on it
-    if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, sm_count):
-        plan = linear_plan(name, (1.0, scale), m, windows, k, sm_count, kernel_size)
+    if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu):
+        plan = linear_plan(name, (1.0, scale), m, windows, k, gpu, kernel_size)
         return PooledRoute(rows, True, plan)
-    plan = linear_plan(name, (float(kernel_size), scale), m, rows, k, sm_count, folded)
+    plan = linear_plan(name, (float(kernel_size), scale), m, rows, k, gpu, folded)
     return PooledRoute(rows, False, plan)
 
 

@@ -43,14 +43,15 @@ NATIVE_SCHEMAS = (
     " Tensor(a!) out) -> ()",
 )
 
-# Questions to the binary that need no GPU. A plan is a list of numbers: plans.Plan names them.
+# Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan
+# and plans.Gpu name them.
 QUERY_SCHEMAS = (
-    "_plan(str name, float[] params, int m, int n, int k, int sm_count, int folded=1) -> int[]",
-    "_plan_for(str name, float[] params, int m, int n, int k, int sm_count, str kernel,"
+    "_plan(str name, float[] params, int m, int n, int k, int[] gpu, int folded=1) -> int[]",
+    "_plan_for(str name, float[] params, int m, int n, int k, int[] gpu, str kernel,"
     " int splits) -> int[]",
     "_describe_plan(int[] plan) -> str",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
-    "_choose_folding(int m, int n, int k, int kernel_size, int sm_count) -> bool",
+    "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu) -> bool",
     "_cuda_versions() -> int[]",
     "_build_info() -> str",
 )

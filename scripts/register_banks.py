@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 Instruction = tuple[int, str]  # address, text
-# In a mangled name: M x N of a SIMT tile, rows x vector of a skinny one.
-_TILE = re.compile(r"(Simt|Skinny)TileILi(\d+)ELi(\d+)")
+# In a mangled name: M x N of a portable SIMT tile, rows x vector of a skinny one, whether the
+# transposing mainloop loads vectors.
+_TILE = re.compile(r"(Simt|Skinny)TileILi(\d+)ELi(\d+)|(Transposing)TileELb(\d)")
+
+_TRANSPOSING = {"0": "transposing, scalars", "1": "transposing, vectors"}
 
 
 def kernels(listing: str) -> dict[str, list[Instruction]]:
@@ -94,7 +97,7 @@ def count(listing: str) -> list[Count]:
         if "_gemm" in name and tile:
             loop = main_loop(body)
             taken = list(cycles(loop))
-            label = f"{tile[1].lower()} {tile[2]}x{tile[3]}"
+            label = f"{tile[1].lower()} {tile[2]}x{tile[3]}" if tile[1] else _TRANSPOSING[tile[5]]
             counts.append(Count(label, len(loop), len(taken), sum(taken) - len(taken)))
     return sorted(counts)
 

@@ -24,8 +24,8 @@ BUILT = tuple(_library.build_info().get("epilogues", ()))
 GUARD = 64  # floats of NaN on both sides of what a kernel writes
 
 
-def sm_count(device: str = "cuda") -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def gpu_of(device: str = "cuda") -> plans.Gpu:
+    return plans.gpu(torch.device(device).index or 0)
 
 
 def require_kernels(device: str) -> None:
@@ -88,7 +88,7 @@ def plan_for(
 ) -> list[int] | None:
     """The plan with this kernel and number of splits of k, or None where the binary refuses it."""
     try:
-        return list(OPS._plan_for(name, params, *shape, sm_count(), kernel, splits))
+        return list(OPS._plan_for(name, params, *shape, gpu_of(), kernel, splits))
     except RuntimeError as error:
         if kernel not in str(error):  # a refusal names the kernel; anything else is a failure
             raise

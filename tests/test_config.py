@@ -12,7 +12,7 @@ import torch
 from programs import run_python
 
 import cutlass_ops
-from cutlass_ops import _library
+from cutlass_ops import _library, plans
 from cutlass_ops.validation import SIZE_LIMIT
 
 OPS = ("linear_gelu_softmax", "linear_avgpool_gelu_scale_max")
@@ -63,10 +63,8 @@ def test_explain_names_the_kernel_that_the_plan_names(op: str) -> None:
     if _library.loaded():
         name = "gelu" if op == "linear_gelu_softmax" else "avgpool_gelu_scale_max"
         params = [] if op == "linear_gelu_softmax" else [1.0, 1.0]
-        sms = 132
-        if torch.cuda.is_available():
-            sms = torch.cuda.get_device_properties(0).multi_processor_count
-        plan = torch.ops.cutlass_ops._plan(name, params, 64, 512, 256, sms)
+        gpu = plans.gpu(0) if torch.cuda.is_available() else plans.H200
+        plan = torch.ops.cutlass_ops._plan(name, params, 64, 512, 256, gpu)
         assert torch.ops.cutlass_ops._describe_plan(plan) in text
 
 

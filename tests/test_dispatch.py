@@ -130,7 +130,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
         if not name.startswith("__"):
             monkeypatch.setattr(dispatch, f"_{name}_native", getattr(kernels, name))
     monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
-    monkeypatch.setattr(plans, "sm_count", lambda index: 132)
+    monkeypatch.setattr(plans, "gpu", lambda index: plans.H200)
     monkeypatch.setattr(plans, "_empty", {})
     return kernels
 

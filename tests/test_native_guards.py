@@ -8,7 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from native import OPS, needs_binary, require_kernels, sm_count
+from native import OPS, gpu_of, needs_binary, require_kernels
+
+from cutlass_ops import plans
 
 POOLED = "avgpool_gelu_scale_max"
 sizes = st.integers(1, 70_000)
@@ -16,7 +18,7 @@ sizes = st.integers(1, 70_000)
 
 def linear_arguments(device: str) -> dict[str, Any]:
     """A valid call of _linear_epilogue that takes partial sums through its workspace."""
-    plan = OPS._plan_for("gelu", [], 40, 70, 256, sm_count(), "simt_64x64x8", 2)
+    plan = OPS._plan_for("gelu", [], 40, 70, 256, gpu_of(), "simt_64x64x8", 2)
     return {
         "x": torch.randn(40, 256, device=device),
         "weight": torch.randn(70, 256, device=device),
@@ -63,7 +65,7 @@ def test_a_plan_for_fewer_rows_does_not_shrink_the_workspace(cuda: str) -> None:
     """What the list says of its workspace was believed: the kernel wrote past it."""
     require_kernels(cuda)
     arguments = linear_arguments(cuda)
-    small = OPS._plan_for("gelu", [], 1, 70, 256, sm_count(), "simt_64x64x8", 2)
+    small = OPS._plan_for("gelu", [], 1, 70, 256, gpu_of(), "simt_64x64x8", 2)
     arguments["plan"] = list(small)
     arguments["workspace"] = torch.empty(small[2], device=cuda)
     with pytest.raises(RuntimeError, match="workspace must hold"):
@@ -90,13 +92,13 @@ def test_the_other_ops_refuse(cuda: str) -> None:
 
 
 @needs_binary
-@pytest.mark.parametrize("sms", [0, -1])
-def test_a_gpu_without_multiprocessors_is_no_question(sms: int) -> None:
+@pytest.mark.parametrize("gpu", [[0, 90], [-1, 90], [132], []])
+def test_a_gpu_without_multiprocessors_is_no_question(gpu: list[int]) -> None:
     """A division by zero ended the process."""
-    with pytest.raises(RuntimeError, match="must be positive"):
-        OPS._plan("identity", [], 64, 64, 64, sms)
-    with pytest.raises(RuntimeError, match="must be positive"):
-        OPS._choose_folding(64, 64, 64, 4, sms)
+    with pytest.raises(RuntimeError, match="a GPU is its number of multiprocessors"):
+        OPS._plan("identity", [], 64, 64, 64, gpu)
+    with pytest.raises(RuntimeError, match="a GPU is its number of multiprocessors"):
+        OPS._choose_folding(64, 64, 64, 4, gpu)
 
 
 @needs_binary
@@ -104,5 +106,5 @@ def test_a_gpu_without_multiprocessors_is_no_question(sms: int) -> None:
 def test_workspaces_are_bounded(m: int, n: int, k: int, folded: int) -> None:
     """64 MiB, or the [M, N] matrix of the unfolded layer; a plan took 2.9 GiB to gain 0.04 %."""
     name, params = ("gelu", []) if folded == 1 else (POOLED, [1.0, 1.0])
-    workspace = OPS._plan(name, params, m, n, k, 132, folded)[2]
+    workspace = OPS._plan(name, params, m, n, k, plans.H200, folded)[2]
     assert workspace <= max(2**24, 2 * m * n * folded)

@@ -12,12 +12,12 @@ from native import (
     KERNELS,
     OPS,
     force_folding,
+    gpu_of,
     guarded,
     guards_are_intact,
     needs_binary,
     run_everywhere,
     run_matrix,
-    sm_count,
 )
 from oracle import Matrix, check, softmax_head
 
@@ -73,7 +73,7 @@ def test_small_refinement(gpu: str) -> None:
 def test_small_folded_op(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold, GEMM on the means, combination and repair, one after another in one call."""
     force_folding(True, monkeypatch)
-    assert plans.pooled_route("avgpool_gelu_scale_max", 40, 256, 64, 4, sm_count(gpu)).fold
+    assert plans.pooled_route("avgpool_gelu_scale_max", 40, 256, 64, 4, gpu_of(gpu)).fold
     x, weight, bias = linear_like(40, 256, 64, gpu)
     x[39, 3] = math.inf
     pool_max_op(4).judge(pool_max_op(4).call(x, weight, bias), x, weight, bias)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <climits>
+#include <cstddef>
 #include <cstdint>
 
 #include "cutlass_ops/ceil_div.h"
@@ -9,18 +10,26 @@
 
 namespace cutlass_ops {
 
-/// Launches `kernel(arguments...)` on `ctas` CTAs of a one-dimensional grid. No work is no launch.
+/// Launches `kernel(arguments...)` on `ctas` CTAs of a one-dimensional grid, with so many bytes of
+/// dynamic shared memory. No work is no launch.
 template <class... Parameters, class... Arguments>
-Status launch(char const* what, void (*kernel)(Parameters...), std::int64_t ctas, int threads,
-              cudaStream_t stream, Arguments const&... arguments) {
+Status launch_with_shared(char const* what, void (*kernel)(Parameters...), std::int64_t ctas,
+                          int threads, std::size_t shared_bytes, cudaStream_t stream,
+                          Arguments const&... arguments) {
   if (ctas == 0) {
     return {};
   }
   if (ctas > INT_MAX) {
     return {cudaErrorInvalidConfiguration, what};  // the limit of grid.x
   }
-  kernel<<<static_cast<unsigned>(ctas), threads, 0, stream>>>(Parameters(arguments)...);
+  kernel<<<static_cast<unsigned>(ctas), threads, shared_bytes, stream>>>(Parameters(arguments)...);
   return {cudaGetLastError(), what};
+}
+
+template <class... Parameters, class... Arguments>
+Status launch(char const* what, void (*kernel)(Parameters...), std::int64_t ctas, int threads,
+              cudaStream_t stream, Arguments const&... arguments) {
+  return launch_with_shared(what, kernel, ctas, threads, 0, stream, arguments...);
 }
 
 /// CTAs for `items` at `per_cta` each in a grid-stride loop: enough to fill any GPU many times

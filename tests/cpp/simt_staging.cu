@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "cutlass_ops/gemm/simt_epilogue.h"
+#include "cutlass_ops/gemm/simt_tile.h"
+#include "cutlass_ops/gemm/transposing_tile.h"
 
 using namespace cutlass_ops::gemm;
 
@@ -17,13 +19,14 @@ template <class Tile>
 void stage_tile(float* tile, float* out) {
   using Staging = SimtStaging<Tile>;
   using Mma = typename Tile::Mma;
-  using IteratorC = typename Mma::Operator::IteratorC;
-  std::vector<typename Mma::FragmentC> fragments(Tile::kThreads);
+  using IteratorC = typename Tile::WarpMma::IteratorC;
+  std::vector<typename Tile::WarpMma::FragmentC> fragments(Tile::kThreads);
   std::vector<typename Staging::AccumulatorRows> iterators;
   for (int thread = 0; thread < Tile::kThreads; ++thread) {
     IteratorC truth({tile, cutlass::layout::RowMajor(Tile::kN)}, thread % 32);
     int const warp = thread / 32;  // placed as in the constructor of CUTLASS's MmaPipelined
-    truth.add_tile_offset({warp % Mma::WarpCount::kM, warp / Mma::WarpCount::kM});
+    constexpr int kWarpsM = Tile::kM / Tile::kWarpM;
+    truth.add_tile_offset({warp % kWarpsM, warp / kWarpsM});
     truth.load(fragments[thread]);
     iterators.emplace_back(fragments[thread]);
   }
@@ -51,4 +54,5 @@ void stage_64x64(float* tile, float* out) { stage_tile<Simt64x64>(tile, out); }
 void stage_128x64(float* tile, float* out) { stage_tile<Simt128x64>(tile, out); }
 void stage_128x128(float* tile, float* out) { stage_tile<Simt128x128>(tile, out); }
 void stage_128x256(float* tile, float* out) { stage_tile<Simt128x256>(tile, out); }
+void stage_128x128x32(float* tile, float* out) { stage_tile<TransposingTile>(tile, out); }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/epilogue/arguments.h"
 #include "cutlass_ops/epilogue/fragment.h"
 
 namespace cutlass_ops {
@@ -16,11 +17,22 @@ struct Problem {
   int m, n, k;
   std::int64_t x_stride;
   std::int64_t weight_stride;
+
+  /// Whether every four k from a multiple of four on are 16-byte aligned in x and W.
+  bool vectors_of_k() const {
+    return k % 4 == 0 && x_stride % 4 == 0 && weight_stride % 4 == 0 && epilogue::is_aligned(x) &&
+           epilogue::is_aligned(weight);
+  }
 };
 
 /// Place of a CTA: its tile of the output and its share of k.
 struct TileCoordinate {
   int tile_m, tile_n, split;
+};
+
+/// First row and column of the linear's output that a CTA's accumulators hold.
+struct TileOrigin {
+  int row, column;
 };
 
 /// Maps a linear CTA index onto tiles and splits. CTAs that run at the same time cover a block of

@@ -1,6 +1,7 @@
-// Device-level runner of the portable SIMT family: one tile configuration, one description, one
-// launch.
+// Device-level runner of the SIMT family: one mainloop and tile, one description, one launch.
 #pragma once
+
+#include <atomic>
 
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/gemm/simt_gemm.h"
@@ -9,9 +10,10 @@
 namespace cutlass_ops {
 namespace gemm {
 
-template <class Tile, class Chain, class Sink>
+template <class Mainloop, class Tile, class Chain, class Sink>
 struct SimtRunner {
-  using Gemm = SimtGemm<Tile, Chain, Sink>;
+  using Gemm = SimtGemm<Mainloop, Tile, Chain, Sink>;
+  static constexpr int kSharedBytes = sizeof(typename Gemm::SharedStorage);
 
   static Raster raster(Problem const& problem, int splits) {
     return {int(ceil_div(problem.m, Tile::kM)), int(ceil_div(problem.n, Tile::kN)), splits};
@@ -25,21 +27,45 @@ struct SimtRunner {
     if (raster(problem, splits).ctas() > INT_MAX) {
       return {cudaErrorInvalidConfiguration, "simt_gemm: more than 2^31 - 1 tiles"};
     }
-    return {};
+    return Mainloop::can_implement(problem);
   }
 
   static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int splits,
                     cudaStream_t stream) {
-    Status const status = can_implement(problem, chain, splits);
+    Status status = can_implement(problem, chain, splits);
+    if (status.ok()) {
+      status = allow_shared_memory();
+    }
     if (!status.ok()) {
       return status;
     }
     Raster const tiles = raster(problem, splits);
     int const k_per_split = int(ceil_div(ceil_div(problem.k, splits), Tile::kK)) * Tile::kK;
-    typename Gemm::Epilogue::Params const epilogue{chain, sink, chain.window(),
-                                                   problem.n / chain.window()};
-    return launch("simt_gemm", simt_gemm<Gemm>, tiles.ctas(), Tile::kThreads, stream,
-                  Gemm::Params::make(problem, tiles, k_per_split, epilogue));
+    typename Gemm::Params const params{problem,
+                                       tiles,
+                                       k_per_split,
+                                       Mainloop::Params::make(problem),
+                                       {chain, sink, chain.window(), problem.n / chain.window()}};
+    return launch_with_shared("simt_gemm", simt_gemm<Gemm>, tiles.ctas(), Tile::kThreads,
+                              kSharedBytes, stream, params);
+  }
+
+ private:
+  /// A kernel must ask for more than 48 KB, once on every device.
+  static Status allow_shared_memory() {
+    if constexpr (kSharedBytes > 48 * 1024) {
+      static std::atomic<std::uint64_t> asked{0};
+      int device = 0;
+      cudaError_t error = cudaGetDevice(&device);
+      std::uint64_t const bit = device < 64 ? std::uint64_t{1} << device : 0;
+      if (error == cudaSuccess && (asked.load(std::memory_order_relaxed) & bit) == 0) {
+        error = cudaFuncSetAttribute(simt_gemm<Gemm>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     kSharedBytes);
+        asked.fetch_or(error == cudaSuccess ? bit : 0, std::memory_order_relaxed);
+      }
+      return {error, "simt_gemm: shared memory"};
+    }
+    return {};
   }
 };
 

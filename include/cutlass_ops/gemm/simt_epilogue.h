@@ -1,4 +1,4 @@
-// Adapter of the portable SIMT mainloop: takes a description's chain and sink over the accumulators
+// Adapter of the SIMT mainloops: takes a description's chain and sink over the accumulators
 // of a CTA.
 //
 // The accumulators of a thread are scattered over the tile in 4x4 blocks. They are staged through
@@ -14,7 +14,7 @@
 #include "cutlass/epilogue/warp/simt_policy.h"
 
 #include "cutlass_ops/epilogue/row_visitor.h"
-#include "cutlass_ops/gemm/simt_tile.h"
+#include "cutlass_ops/gemm/problem.h"
 
 namespace cutlass_ops {
 namespace gemm {
@@ -23,7 +23,7 @@ namespace gemm {
 /// rows of a slice lie in the tile. Host-testable: tests/cpp/simt_staging.cu runs these functions.
 template <class Tile>
 struct SimtStaging {
-  using WarpMma = typename Tile::Mma::Operator;
+  using WarpMma = typename Tile::WarpMma;
   using LanePolicy = typename WarpMma::Policy;
   using WarpShape = cutlass::gemm::GemmShape<Tile::kWarpM, Tile::kWarpN, Tile::kK>;
   using Policy = cutlass::epilogue::warp::SimtPolicy<WarpShape, WarpMma, cutlass::layout::RowMajor,
@@ -93,7 +93,7 @@ struct StagedRow {
 template <class Tile, class Chain, class Sink>
 struct SimtEpilogue {
   using Staging = SimtStaging<Tile>;
-  using Accumulators = typename Tile::Mma::FragmentC;
+  using Accumulators = typename Tile::WarpMma::FragmentC;
 
   struct Params {
     Chain chain;
@@ -106,21 +106,20 @@ struct SimtEpilogue {
     alignas(16) float staged[Staging::kRows * Staging::kPitch];
   };
 
-  /// All threads of the CTA call it. `first_row` and `first_column` are the tile's place in the
-  /// linear's output.
+  /// All threads of the CTA call it. Of the accumulators, whose place is `origin`, those before the
+  /// tile belong to another CTA.
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage,
-                                     Accumulators const& accumulators, int rows, int first_row,
-                                     int tile_n, int split, int thread) {
+                                     Accumulators const& accumulators, int rows,
+                                     TileCoordinate const& tile, TileOrigin origin, int thread) {
     int const lane = thread % 32;
     int const warp = thread / 32;
     auto const place = Staging::place(thread);
     float* const destination = storage.staged + place.row() * Staging::kPitch + place.column();
 
-    int const first_column = tile_n * Tile::kN;
-    int const begin = first_column / params.window;
+    int const begin = tile.tile_n * Tile::kN / params.window;
     int const tile_end = begin + Tile::kN / params.window;
     int const end = tile_end < params.output_columns ? tile_end : params.output_columns;
-    Sink const sink = params.sink.at_split(split);
+    Sink const sink = params.sink.at_split(tile.split);
 
     typename Staging::AccumulatorRows iterator(accumulators);
     // Unrolled: accumulators are registers and take compile-time indices only.
@@ -133,10 +132,11 @@ struct SimtEpilogue {
       }
       __syncthreads();
       for (int row = warp; row < Staging::kRows; row += Tile::kThreads / 32) {
-        int const output_row = first_row + Staging::tile_row(slice, row);
-        if (output_row < rows) {
-          StagedRow const source{storage.staged + row * Staging::kPitch, first_column};
-          epilogue::visit_row(params.chain, sink, source, output_row, begin, end, tile_n, lane);
+        int const output_row = origin.row + Staging::tile_row(slice, row);
+        if (output_row >= tile.tile_m * Tile::kM && output_row < rows) {
+          StagedRow const source{storage.staged + row * Staging::kPitch, origin.column};
+          epilogue::visit_row(params.chain, sink, source, output_row, begin, end, tile.tile_n,
+                              lane);
         }
       }
     }

@@ -31,6 +31,7 @@ struct SimtTile {
       cutlass::layout::RowMajor, cutlass::arch::OpClassSimt, cutlass::arch::Sm50,
       cutlass::gemm::GemmShape<kM, kN, kK>, cutlass::gemm::GemmShape<kWarpM, kWarpN, kK>,
       cutlass::gemm::GemmShape<1, 1, 1>, kStages, cutlass::arch::OpMultiplyAdd>::ThreadblockMma;
+  using WarpMma = typename Mma::Operator;
 };
 
 // Figures in docs/performance.md. The largest is the fastest where there are enough tiles: its 128
