@@ -1,7 +1,8 @@
 """The Python side of the CUDA implementations, run on the CPU against kernels of PyTorch.
 
 What the binary would be handed is checked and computed by the reference instead, so that shapes,
-views and choices are tested where there is no GPU. The kernels themselves: test_kernels_cuda.py.
+views and choices are tested where there is no GPU. The kernels themselves: test_kernels_cuda.py,
+test_row_kernels_cuda.py.
 """
 
 from __future__ import annotations
