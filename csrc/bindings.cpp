@@ -169,15 +169,20 @@ void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias, std::st
               activation, out);
 }
 
-void fold_rows(Tensor weight, std::int64_t kernel_size, Tensor out) {
+void fold_rows(Tensor weight, std::optional<Tensor> bias, std::int64_t kernel_size, Tensor out,
+               std::optional<Tensor> bias_out) {
   Operands const operands(weight);
   std::int64_t const stride = row_stride(weight);
   int const rows = extent(weight.size(0));
   int const columns = extent(weight.size(1));
   STD_TORCH_CHECK(kernel_size >= 1 && kernel_size <= rows, "a window of ", kernel_size,
                   " rows does not fit ", rows);
-  check(run_fold_rows(operands.data(weight), stride, rows, columns, static_cast<int>(kernel_size),
-                      operands.dense(out, "out", rows / kernel_size * columns), operands.stream()));
+  STD_TORCH_CHECK(bias.has_value() == bias_out.has_value(), "bias and bias_out come together");
+  std::int64_t const windows = rows / kernel_size;
+  check(run_fold_rows(operands.data(weight), stride, operands.bias(bias, rows), rows, columns,
+                      static_cast<int>(kernel_size), operands.dense(out, "out", windows * columns),
+                      bias_out ? operands.dense(*bias_out, "bias_out", windows) : nullptr,
+                      operands.stream()));
 }
 
 std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m,

@@ -19,8 +19,9 @@ Status run_row_softmax(epilogue::MatrixSource const& source, int rows, float con
                        Activation activation, float* out, cudaStream_t stream);
 
 /// out[rows / kernel_size, columns] = means of `kernel_size` consecutive rows of weight[rows,
-/// columns].
-Status run_fold_rows(float const* weight, std::int64_t weight_stride, int rows, int columns,
-                     int kernel_size, float* out, cudaStream_t stream);
+/// columns]; bias_out[rows / kernel_size] = those of bias[rows], unless it is nullptr.
+Status run_fold_rows(float const* weight, std::int64_t weight_stride, float const* bias, int rows,
+                     int columns, int kernel_size, float* out, float* bias_out,
+                     cudaStream_t stream);
 
 }  // namespace cutlass_ops

@@ -182,8 +182,7 @@ def _run_pooled(
         _linear_epilogue_native(x, weight, bias, name, params, route.plan, scratch, out)
         return
     kernel_size, scale = params
-    means = _fold(weight, int(kernel_size))
-    means_bias = None if bias is None else _fold(bias, int(kernel_size))
+    means, means_bias = _fold(weight, bias, int(kernel_size))
     _linear_epilogue_native(x, means, means_bias, name, (1.0, scale), route.plan, scratch, out)
     # An infinite x against a window with weights of both signs is NaN by definition, but may be
     # infinite against their mean. Rows that came out infinite are computed again, unfolded. The
@@ -191,16 +190,14 @@ def _run_pooled(
     _refine_nonfinite_native(x, weight, bias, name, params, out)
 
 
-def _fold(weight: Tensor, kernel_size: int) -> Tensor:
-    """fold_rows of a vector, or of a matrix with unit column stride."""
-    shape = (weight.shape[0] // kernel_size, *weight.shape[1:])
-    out = torch.empty(shape, dtype=torch.float32, device=weight.device)
-    if out.numel() > 0:
-        if weight.dim() == 1:
-            _fold_rows_native(weight.unsqueeze(1), kernel_size, out.unsqueeze(1))
-        else:
-            _fold_rows_native(weight, kernel_size, out)
-    return out
+def _fold(weight: Tensor, bias: Tensor | None, kernel_size: int) -> tuple[Tensor, Tensor | None]:
+    """fold_rows of a matrix with unit column stride, and of its dense bias in the same launch."""
+    windows, columns = weight.shape[0] // kernel_size, weight.shape[1]
+    out = torch.empty((windows, columns), dtype=torch.float32, device=weight.device)
+    bias_out = None if bias is None else out.new_empty(windows)
+    if windows > 0 and (columns > 0 or bias is not None):
+        _fold_rows_native(weight, bias, kernel_size, out, bias_out)
+    return out, bias_out
 
 
 def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
@@ -210,7 +207,12 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
     if not native(op, weight):
         return reference.fold_rows(weight, kernel_size)
     check_sizes(op, weight.shape[0], weight.shape[-1], 1)
-    return _fold(weight if weight.dim() == 1 else unit_columns(weight), kernel_size)
+    if weight.dim() > 1:
+        return _fold(unit_columns(weight), None, kernel_size)[0]
+    no_columns = weight.new_empty((weight.shape[0], 0))
+    folded = _fold(no_columns, dense(weight), kernel_size)[1]
+    assert folded is not None
+    return folded
 
 
 def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:

@@ -38,7 +38,8 @@ NATIVE_SCHEMAS = (
     "_matrix_epilogue(Tensor z, Tensor? bias, str name, float[] params, Tensor(a!) workspace,"
     " Tensor(b!) out) -> ()",
     "_row_softmax(Tensor z, Tensor? bias, str activation, Tensor(a!) out) -> ()",
-    "_fold_rows(Tensor weight, int kernel_size, Tensor(a!) out) -> ()",
+    "_fold_rows(Tensor weight, Tensor? bias, int kernel_size, Tensor(a!) out,"
+    " Tensor(b!)? bias_out) -> ()",
     "_refine_nonfinite(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
     " Tensor(a!) out) -> ()",
 )

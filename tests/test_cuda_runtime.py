@@ -36,25 +36,28 @@ FIRST_CALL = """
 import torch, cutlass_ops
 from torch.nn import functional as F
 
-def call(x, w, b):
+def call(x, w, b, long):
     return (
         cutlass_ops.linear_gelu_softmax(x, w, b),
         cutlass_ops.linear_avgpool_gelu_scale_max(x, w, b, kernel_size={k}, scale=2.0),
         cutlass_ops.softmax(x),
         cutlass_ops.gelu_scale_max(x),
+        cutlass_ops.softmax(long),
     )
 
 torch.set_default_device("cuda")
 x, w, b = torch.zeros({m}, 96), torch.randn(200, 96), torch.randn(200)
+long = torch.zeros(2, 40_000)  # a row in a cluster of CTAs, where there are any
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
-    captured = call(x, w, b)
+    captured = call(x, w, b, long)
 for seed in range(3):
     torch.manual_seed(seed)
     x.copy_(torch.randn_like(x))
     w.copy_(torch.randn_like(w))
+    long.copy_(torch.randn_like(long))
     graph.replay()
-    for a, e in zip(captured, call(x, w, b), strict=True):
+    for a, e in zip(captured, call(x, w, b, long), strict=True):
         assert torch.equal(a, e), (a - e).abs().max()
     z = F.linear(x.double(), w.double(), b.double())
     assert (captured[0] - F.softmax(F.gelu(z), -1)).abs().max() < 1e-5

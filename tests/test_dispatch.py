@@ -1,7 +1,8 @@
 """The Python side of the CUDA implementations, run on the CPU against kernels of PyTorch.
 
 What the binary would be handed is checked and computed by the reference instead, so that shapes,
-views and choices are tested where there is no GPU. The kernels themselves: test_kernels_cuda.py.
+views and choices are tested where there is no GPU. The kernels themselves: test_kernels_cuda.py,
+test_row_kernels_cuda.py.
 """
 
 from __future__ import annotations
@@ -103,10 +104,22 @@ class Kernels:
             reference.softmax(reference.gelu(z, GELU[activation]) if activation in GELU else z)
         )
 
-    def fold_rows(self, weight: Tensor, kernel_size: int, out: Tensor) -> None:
+    def fold_rows(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        kernel_size: int,
+        out: Tensor,
+        bias_out: Tensor | None,
+    ) -> None:
         self.ran.append("fold_rows")
-        takes(weight)
+        takes(weight, bias)
+        assert out.is_contiguous()
         out.copy_(reference.fold_rows(weight, kernel_size))
+        assert (bias is None) == (bias_out is None)
+        if bias is not None and bias_out is not None:
+            assert bias_out.is_contiguous()
+            bias_out.copy_(reference.fold_rows(bias, kernel_size))
 
     def refine_nonfinite(
         self,
@@ -189,7 +202,7 @@ def test_pooled_head(
         x, weight, bias, kernel_size=kernel_size, scale=-1.5, approximate=approximate
     )
     agree(y, expected)
-    folds = ["fold_rows", "fold_rows", "linear_epilogue", "refine_nonfinite"]
+    folds = ["fold_rows", "linear_epilogue", "refine_nonfinite"]
     ran = folds if folding and kernel_size > 1 else ["linear_epilogue"]
     assert kernels.ran == (ran if y.numel() > 0 else [])
 

@@ -6,6 +6,8 @@ The GPU runs the same code through its adapters; here every value can be looked 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import re
 import shutil
 import subprocess
 import textwrap
@@ -26,6 +28,7 @@ SOURCES = Path(__file__).parent / "cpp"
 IDENTITY, GELU, GELU_TANH, RELU, POOL_GELU_SCALE, POOL_GELU_SCALE_MAX, SUM, SCALE_POOL_POOL = range(
     8
 )
+SOFTMAX_GELU = 8
 
 
 def compile_library(command: list[str], source: str, output: Path) -> ctypes.CDLL:
@@ -135,13 +138,38 @@ def test_gelu_keeps_its_negative_tail(host: ctypes.CDLL) -> None:
 
 def test_gelu_of_non_finite_values(host: ctypes.CDLL) -> None:
     z = np.array([[[np.nan, np.inf, -np.inf, -1e30, 1e30]]], dtype=np.float32)
-    for description in (GELU, GELU_TANH):
+    for description in (GELU, GELU_TANH, SOFTMAX_GELU):
         y = run(host, description, z)[0]
         assert np.isnan(y[0])
         assert y[1] == np.inf
         assert np.isnan(y[2])
         assert y[3] == 0
         assert y[4] == np.float32(1e30)
+
+
+def test_gelu_for_the_softmax(host: ctypes.CDLL) -> None:
+    """A polynomial: the absolute error is bounded, which is all that the softmax behind it sees."""
+    huge = np.array([6.5, 7, 10, 12, 16, 30, 1e3, 1e10, 1e30, 3.4e38])
+    x = np.concatenate([np.linspace(-20, 20, 400_001), huge, -huge, [0.0, -0.0, 1e-30, -1e-42]])
+    z = x.astype(np.float32)[None, None]
+    y = run(host, SOFTMAX_GELU, z)[0].astype(np.float64)
+    error = np.abs(y - gelu64(exact(z[0, 0])).numpy())
+    assert (error <= 1e-7 * np.maximum(1, np.abs(z[0, 0]))).all()
+    assert error[z[0, 0] < 0].max() < 5e-8
+    assert (y[z[0, 0] > 10] == z[0, 0][z[0, 0] > 10]).all()
+
+
+def test_coefficients_are_those_of_the_fit() -> None:
+    spec = importlib.util.spec_from_file_location("fit", ROOT / "scripts/fit_softmax_gelu.py")
+    assert spec is not None
+    assert spec.loader is not None
+    fit = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fit)
+    header = (ROOT / "include/cutlass_ops/epilogue/softmax_gelu.h").read_text()
+    written = re.findall(r"(?:float p = |fmaf\(p, t, )(-?[\d.e-]+)f", header)
+    coefficients, error = fit.fit(len(written) - 1)
+    np.testing.assert_allclose([float(c) for c in written], coefficients[::-1], rtol=1e-6)
+    assert error < 1e-8
 
 
 @given(

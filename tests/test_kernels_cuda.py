@@ -13,15 +13,13 @@ from native import (
     BUILT,
     KERNELS,
     OPS,
-    guarded,
-    guards_are_intact,
     needs_binary,
     plan_for,
     run_everywhere,
     run_matrix,
     run_plan,
 )
-from oracle import Linear, Matrix, check, softmax_head
+from oracle import Linear, Matrix, check
 from strategies import at_offset, lay_out
 
 from cutlass_ops import plans
@@ -97,38 +95,6 @@ def test_every_kernel_keeps_nan_in_its_row(kernel: str, gpu: str) -> None:
                 assert not bad[: m - 1].any()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 127, 1000, 4096, 4097, 8192, 16385, 70_001, 1_000_003])
-@pytest.mark.parametrize("activation", ["identity", "gelu", "gelu_tanh"])
-def test_row_softmax(activation: str, n: int, gpu: str) -> None:
-    """In registers, then streaming; out of place, in place, unaligned, with a row stride, with a
-    bias."""
-    approximate = "tanh" if activation == "gelu_tanh" else "none"
-    head = softmax_head(approximate, activation != "identity")
-    wide = torch.randn(6, n + 5, device=gpu) * 2
-    bias = torch.randn(n, device=gpu)
-    for z in (wide[:, :n], wide[:, 1 : n + 1], wide[:1, 3 : n + 3].expand(4, n)):
-        for b in (None, bias):
-            memory, out = guarded(tuple(z.shape), gpu)
-            OPS._row_softmax(z, b, activation, out)
-            assert guards_are_intact(memory)
-            check(out.clone(), head, Matrix(z, b))
-    memory, inplace = guarded((6, n), gpu)
-    inplace.copy_(wide[:, :n])
-    OPS._row_softmax(inplace, None, activation, inplace)
-    assert guards_are_intact(memory)
-    check(inplace.clone(), head, Matrix(wide[:, :n].contiguous()))
-
-
-@pytest.mark.parametrize("rows", [1, 1000, 70_000])
-def test_row_softmax_of_many_rows(rows: int, gpu: str) -> None:
-    for n in (1, 5, 40):
-        z = torch.randn(rows, n, device=gpu)
-        memory, out = guarded((rows, n), gpu)
-        OPS._row_softmax(z, None, "gelu", out)
-        assert guards_are_intact(memory)
-        check(out.clone(), softmax_head(), Matrix(z))
-
-
 @pytest.mark.parametrize("name", BUILT)
 @pytest.mark.parametrize("n", [1, 5, 128, 999, 8192, 200_003])
 def test_epilogue_of_a_matrix(name: str, n: int, gpu: str) -> None:
@@ -138,18 +104,6 @@ def test_epilogue_of_a_matrix(name: str, n: int, gpu: str) -> None:
         for bias in (None, torch.randn(n, device=gpu)):
             y = run_matrix(name, params, z, bias)
             check(y, head_of(name, params), Matrix(z, bias))
-
-
-@pytest.mark.parametrize("columns", [1, 2, 4, 63, 64, 257, 8192])
-@pytest.mark.parametrize("k", [1, 2, 3, 16, 100])
-def test_fold_rows(columns: int, k: int, gpu: str) -> None:
-    wide = torch.randn(313, columns + 3, device=gpu)
-    for weight in (wide[:, :columns], wide[:, 3:], wide[:1, :columns].expand(313, columns)):
-        memory, out = guarded((313 // k, columns), gpu)
-        OPS._fold_rows(weight, k, out)
-        assert guards_are_intact(memory)
-        exact = weight[: 313 // k * k].double().unflatten(0, (313 // k, k)).mean(1)
-        assert ((out.double() - exact).abs() <= 2**-24 * exact.abs() + 1e-13).all()
 
 
 # ---- plans: numbers only, wherever the binary loads ----

@@ -81,8 +81,14 @@ def test_the_other_ops_refuse(cuda: str) -> None:
     for call in (
         lambda: OPS._row_softmax(z, None, "gelu", torch.empty(6, 39, device=cuda)),
         lambda: OPS._row_softmax(z, None, "silu", torch.empty_like(z)),
-        lambda: OPS._fold_rows(z, 2, torch.empty(2, 40, device=cuda)),
-        lambda: OPS._fold_rows(z, 7, torch.empty_like(z)),
+        lambda: OPS._fold_rows(z, None, 2, torch.empty(2, 40, device=cuda), None),
+        lambda: OPS._fold_rows(z, None, 7, torch.empty_like(z), None),
+        lambda: OPS._fold_rows(z, row, 2, z, row),  # a bias of 5 for 6 rows
+        lambda: OPS._fold_rows(z, scratch[:12:2], 2, z, row),
+        lambda: OPS._fold_rows(z, scratch, 2, z, row[:2]),
+        lambda: OPS._fold_rows(z, scratch, 2, z, None),
+        lambda: OPS._fold_rows(z, None, 2, z, row),
+        lambda: OPS._fold_rows(z, scratch.cpu(), 2, z, row),
         lambda: OPS._matrix_epilogue(z, None, POOLED, [2.0, 1.0], scratch, row),
         lambda: OPS._refine_nonfinite(z, weight, None, POOLED, [2.0, 1.0], row),
         lambda: OPS._refine_nonfinite(z, weight, None, "gelu", [], z),

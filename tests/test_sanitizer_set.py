@@ -42,10 +42,14 @@ def test_small_skinny_gemms(gpu: str) -> None:
     run_everywhere("gelu", "skinny", SKINNY_SHAPES, (1, 2), [])
 
 
-@pytest.mark.parametrize("n", [1, 39, 300, 2047, 5000, 9001, 40_000])
+# A row in one thread, in part of a warp, in a warp, in a CTA, in a cluster (on compute capability
+# 9.0; streamed elsewhere) and streamed: from 300 on with 128-bit accesses and with single ones.
+SANITIZED_ROWS = (1, 39, 300, 601, 2047, 5000, 9001, 20_000, 40_000, 40_001, 66_000, 66_001)
+
+
+@pytest.mark.parametrize("n", SANITIZED_ROWS)
 def test_small_row_kernels(n: int, gpu: str) -> None:
-    """A row in one thread, in part of a warp, in a warp, in a CTA, and streamed; the last two with
-    whole fragments and with a rest. Partial maxima combined by a thread (39) and by a warp."""
+    """Also: partial maxima combined by a thread (39) and by a warp."""
     z, bias = torch.randn(3, n, device=gpu), torch.randn(n, device=gpu)
     _, out = guarded((3, n), gpu)
     OPS._row_softmax(z, bias, "gelu", out)
@@ -80,12 +84,17 @@ def test_small_folded_op(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("columns", [64, 67])
-@pytest.mark.parametrize("k", [3, 100])
+@pytest.mark.parametrize("k", [3, 29, 100])
 def test_small_fold(k: int, columns: int, gpu: str) -> None:
-    """Vectors of columns and single ones; windows in one group of threads and in several."""
-    weight = torch.randn(207, columns, device=gpu)
+    """Vectors of columns and single ones; windows shorter than a batch of loads, longer, and in
+    several groups of threads; the bias beside them."""
+    weight, bias = torch.randn(207, columns, device=gpu), torch.randn(207, device=gpu)
     windows = 207 // k
     memory, out = guarded((windows, columns), gpu)
-    OPS._fold_rows(weight, k, out)
+    beside, bias_out = guarded((windows,), gpu)
+    OPS._fold_rows(weight, bias, k, out, bias_out)
     assert guards_are_intact(memory)
-    torch.testing.assert_close(out, weight[: windows * k].unflatten(0, (windows, k)).mean(1))
+    assert guards_are_intact(beside)
+    for rows, mean in ((weight, out), (bias, bias_out)):
+        expected = rows[: windows * k].unflatten(0, (windows, k)).mean(1)
+        torch.testing.assert_close(mean, expected)

@@ -13,6 +13,7 @@
 #include "cutlass_ops/epilogue/row_reduce.h"
 #include "cutlass_ops/epilogue/row_sum.h"
 #include "cutlass_ops/epilogue/scale.h"
+#include "cutlass_ops/epilogue/softmax_gelu.h"
 #include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/problem.h"
 
@@ -55,6 +56,7 @@ constexpr Runner kRunners[] = {
     run<Chain<Bias, AvgPool, Gelu, Scale>, RowReduce<MaxMonoid>>,
     run<Chain<Bias>, RowReduce<SumMonoid>>,
     run<Chain<Scale, AvgPool, AvgPool>, Store>,
+    run<Chain<SoftmaxGelu>, Store>,
 };
 
 }  // namespace

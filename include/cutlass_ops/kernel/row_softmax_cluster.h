@@ -1,0 +1,92 @@
+// Softmax over rows in the registers of a cluster of CTAs: rows too long for one SM, still read
+// once and written once. Compute capability 9.0 brought clusters; built for an older one the kernel
+// is empty, and must not be launched (has_clusters).
+//
+// Each CTA takes exponentials relative to the maximum of its own part, so that the CTAs exchange
+// one pair of numbers each, once: exp(z - M) / S = exp(z - m) * (exp(m - M) / S).
+#pragma once
+
+#include <cstdint>
+
+#include "cutlass_ops/kernel/row_softmax.h"
+
+namespace cutlass_ops {
+namespace kernel {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+CUTLASS_OPS_DEVICE int cluster_rank() {
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return int(rank);
+}
+
+/// Orders nothing in memory: it only says that this CTA runs.
+CUTLASS_OPS_DEVICE void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+/// Releases what this thread has stored before.
+CUTLASS_OPS_DEVICE void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+
+CUTLASS_OPS_DEVICE void cluster_wait() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+/// Into the shared memory of CTA `rank`, where `place` is in this one's.
+CUTLASS_OPS_DEVICE void store_remote(float2* place, int rank, float2 value) {
+  unsigned const local = unsigned(__cvta_generic_to_shared(place));
+  unsigned remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(remote), "f"(value.x), "f"(value.y)
+               : "memory");
+}
+
+/// The maximum of each CTA's part and the sum of exponentials relative to it -> the factor for
+/// those exponentials. The first cluster barrier, behind which every CTA has started, has been
+/// arrived at.
+template <int kCluster>
+CUTLASS_OPS_DEVICE float cluster_scale(float largest, float sum, int rank) {
+  __shared__ float2 parts[kCluster];
+  cluster_wait();
+  if (threadIdx.x < kCluster) {
+    store_remote(&parts[rank], int(threadIdx.x), {largest, sum});
+  }
+  cluster_arrive();
+  cluster_wait();
+  float2 const part = parts[threadIdx.x % kCluster];  // a lane each
+  float const row_largest = epilogue::warp_reduce<FloatMax, kCluster>(part.x);
+  float const row_sum =
+      epilogue::warp_reduce<epilogue::SumMonoid, kCluster>(part.y * expf(part.x - row_largest));
+  return expf(largest - row_largest) / row_sum;
+}
+#endif
+
+template <class Rows, int kWidth, class Chain>
+__global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax_cluster(
+    __grid_constant__ RowSoftmaxParams<Chain> const params) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  static_assert(Rows::kCluster > 1 && Rows::kRowsPerCta == 1, "a cluster takes one row");
+  cluster_arrive_relaxed();
+  int const row = int(blockIdx.x) / Rows::kCluster;
+  int const rank = cluster_rank();
+  int const part = (params.columns + Rows::kCluster * kWidth - 1) / (Rows::kCluster * kWidth) *
+                   kWidth;  // the last CTAs may get less, or nothing
+  int const own = int(threadIdx.x) * kWidth;
+  int const column = rank * part + own;
+  RowShare<Rows, kWidth> share;
+  share.left = min(params.columns - rank * part, part) - own;
+  share.load(params, row, column);
+  float largest = share.activate(params.chain, row, column);
+  largest = reduce_threads<FloatMax, Rows::kThreads>(largest);
+  // A part without columns, or of -inf alone, in a row that has others: 0, and not NaN.
+  float sum = share.exponentiate(largest == -INFINITY ? 0.0f : largest);
+  sum = reduce_threads<epilogue::SumMonoid, Rows::kThreads>(sum);
+  float const scale = cluster_scale<Rows::kCluster>(largest, sum, rank);
+  share.store(params.out + std::int64_t{row} * params.columns + column, scale);
+#endif
+}
+
+}  // namespace kernel
+}  // namespace cutlass_ops
