@@ -18,7 +18,6 @@ namespace {
 template <class Tile>
 void stage_tile(float* tile, float* out) {
   using Staging = SimtStaging<Tile>;
-  using Mma = typename Tile::Mma;
   using IteratorC = typename Tile::WarpMma::IteratorC;
   std::vector<typename Tile::WarpMma::FragmentC> fragments(Tile::kThreads);
   std::vector<typename Staging::AccumulatorRows> iterators;

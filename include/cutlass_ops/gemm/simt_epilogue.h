@@ -12,6 +12,7 @@
 #include "cutlass/cutlass.h"
 #include "cutlass/epilogue/warp/fragment_iterator_simt.h"
 #include "cutlass/epilogue/warp/simt_policy.h"
+#include "cutlass/gemm/gemm.h"
 
 #include "cutlass_ops/epilogue/row_visitor.h"
 #include "cutlass_ops/gemm/problem.h"
