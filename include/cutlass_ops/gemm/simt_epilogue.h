@@ -87,7 +87,9 @@ struct StagedRow {
 
   template <int kWidth>
   CUTLASS_OPS_DEVICE epilogue::Fragment<kWidth> load(int, int column) const {
-    return *reinterpret_cast<epilogue::Fragment<kWidth> const*>(row + (column - first_column));
+    // A tile that was moved back from an edge may begin at any column.
+    int const offset = column - first_column;
+    return epilogue::load_columns<kWidth>(row + offset, kWidth, offset % 4 == 0);
   }
 };
 
