@@ -71,13 +71,25 @@ PlanRequest request_of(EpilogueShape const& shape, std::int64_t m, std::int64_t 
           gpu,       extent(folded)};
 }
 
+/// Of the current device.
+int multiprocessors() {
+  int device = 0;
+  int count = 0;
+  check({cudaGetDevice(&device), "cudaGetDevice"});
+  check(
+      {cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "multiprocessors"});
+  return count;
+}
+
 /// What a plan's choice of kernel and splits means for these sizes. What else the list says is not
 /// believed: it may have been made for others.
 Plan plan_of(std::vector<std::int64_t> const& list, EpilogueShape const& shape,
              gemm::Problem const& problem) {
   int const kernel = kernel_of(list);
+  // Stream-K alone asks for the GPU.
+  Gpu const gpu{kernel == kStreamK128x128 ? multiprocessors() : 1, 0};
   std::optional<Plan> const plan = make_plan(
-      request_of(shape, problem.m, problem.n, problem.k, {1, 0}, 1), kernel, extent(list[1]));
+      request_of(shape, problem.m, problem.n, problem.k, gpu, 1), kernel, extent(list[1]));
   STD_TORCH_CHECK(plan.has_value(), "this plan cannot run ", problem.m, " x ", problem.n, " x ",
                   problem.k);
   return *plan;

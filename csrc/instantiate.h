@@ -4,12 +4,14 @@
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/gemm/runner.h"
+#include "cutlass_ops/gemm/stream_runner.h"
 #include "cutlass_ops/kernel/combine_rows.h"
 #include "cutlass_ops/kernel/matrix_epilogue.h"
 #include "cutlass_ops/kernel/refine_nonfinite.h"
 #include "kernel_table.h"
 #include "matrix_slots.h"
 #include "registry.h"
+#include "stream_memory.h"
 
 namespace cutlass_ops {
 
@@ -43,6 +45,24 @@ Status run_transposing(gemm::Problem const& problem, Chain const& chain, Sink co
                    problem, chain, sink, splits, stream)
              : run_simt_tile<kTransposing128x128, TransposingMainloop<Tile, false>, Tile>(
                    problem, chain, sink, splits, stream);
+}
+
+/// Memory for the pieces of tiles lies behind the slots of the reduction, from the next 16 bytes
+/// on.
+template <class Chain, class Sink>
+Status run_stream(LinearCall const& call, Chain const& chain, Sink const& sink, int slots) {
+  using gemm::TransposingMainloop;
+  using Tile = gemm::TransposingTile;
+  constexpr KernelInfo kInfo = kKernels[kStreamK128x128];
+  static_assert(kInfo.tile_m == Tile::kM && kInfo.tile_n == Tile::kN && kInfo.tile_k == Tile::kK,
+                "kKernels has another tile");
+  gemm::Problem const& problem = call.problem;
+  float* const exchange = call.workspace + stream_exchange_offset(Sink::kReduces, problem.m, slots);
+  auto* const run =
+      problem.vectors_of_k()
+          ? gemm::StreamRunner<TransposingMainloop<Tile, true>, Tile, Chain, Sink>::run
+          : gemm::StreamRunner<TransposingMainloop<Tile, false>, Tile, Chain, Sink>::run;
+  return run(problem, chain, sink, call.plan.ctas, exchange, call.stream);
 }
 
 /// Runs one kernel of the SIMT families.
@@ -89,7 +109,9 @@ struct Launchers {
     float* const target = sink_target(call.workspace, call.out, slots);
     Sink const sink = Sink::make(target, columns / steps.window(), slots);
     Status const status =
-        run_simt(call.plan.kernel, call.problem, steps, sink, call.plan.splits, call.stream);
+        call.plan.kernel == kStreamK128x128
+            ? run_stream(call, steps, sink, slots)
+            : run_simt(call.plan.kernel, call.problem, steps, sink, call.plan.splits, call.stream);
     return status.ok() ? combine(target, slots, call.out, call.problem.m, call.stream) : status;
   }
 

@@ -3,7 +3,7 @@
 
 namespace cutlass_ops {
 
-enum class KernelFamily { kSkinny, kSimt, kTransposing };
+enum class KernelFamily { kSkinny, kSimt, kTransposing, kStreamK };
 
 struct KernelInfo {
   char const* name;
@@ -23,6 +23,7 @@ enum KernelIndex {
   kSimt128x128,
   kSimt128x256,
   kTransposing128x128,
+  kStreamK128x128,
   kKernelCount
 };
 
@@ -34,6 +35,7 @@ inline constexpr KernelInfo kKernels[kKernelCount] = {
     {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 8, 8, 2, 46.5},
     {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 8, 8, 1, 49.2},
     {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 55.5},
+    {"stream_k_128x128x32", KernelFamily::kStreamK, 128, 128, 32, 8, 2, 55.5},
 };
 
 }  // namespace cutlass_ops

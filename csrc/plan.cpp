@@ -7,6 +7,7 @@
 #include "cutlass_ops/ceil_div.h"
 #include "kernel_table.h"
 #include "matrix_slots.h"
+#include "stream_memory.h"
 
 namespace cutlass_ops {
 namespace {
@@ -17,14 +18,15 @@ constexpr double kReferenceSms = 132.0;
 constexpr double kBytesPerNs = 3200.0;
 constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
 constexpr double kLaunchNs = 2500.0;        // a dependent launch
+constexpr double kPieceNs = 700.0;          // a piece of a tile, published and added up
 constexpr double kCtaNs = 3000.0;           // prologue, first loads, epilogue of a CTA
 
 constexpr int kMostSplits = 32;
 
-// What a faster plan may take in memory, in floats. Up to 16 MiB it is not asked; beyond, it must
+// What a faster plan may take in memory, in floats. Up to 32 MiB it is not asked; beyond, it must
 // gain more than the model can be trusted for, and take no more than 64 MiB or the [m, n] matrix of
 // the unfolded layer, which PyTorch writes at least once.
-constexpr std::int64_t kSmallWorkspace = std::int64_t{1} << 22;
+constexpr std::int64_t kSmallWorkspace = std::int64_t{1} << 23;
 constexpr std::int64_t kLargeWorkspace = std::int64_t{1} << 24;
 constexpr double kLeastGain = 0.03;
 
@@ -49,6 +51,18 @@ double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits)
     ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + kCtaNs;
   }
   return ns;
+}
+
+/// Every CTA has the same work; then it waits for the last of the pieces that it adds up.
+double stream_ns(KernelInfo const& kernel, PlanRequest const& request) {
+  int const ctas = request.gpu.sm_count * kernel.ctas_per_sm;
+  double const tiles =
+      double(ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n));
+  double const flops = 2.0 * kernel.tile_m * kernel.tile_n * request.k * tiles;
+  double const pieces =
+      std::fmod(tiles, ctas) == 0.0 ? 0.0 : std::ceil(ctas / std::fmod(tiles, ctas));
+  return flops / (kernel.tflops * 1e3 * request.gpu.sm_count / kReferenceSms) +
+         std::ceil(tiles / ctas) * kCtaNs + pieces * kPieceNs + kLaunchNs;
 }
 
 /// The skinny kernel reads W once per row group, or is bound by its arithmetic.
@@ -76,8 +90,7 @@ double partials_ns(PlanRequest const& request, int splits) {
 /// folded weight has one chain alone. The error of a chain of k additions of like signs, the worst
 /// case, is about 0.25 sqrt(k) roundings of 2^-24 (22.8 at k = 8192); s splits divide it by s.
 /// Wanted is the bound of the tests with a tenth to spare: twice the error of the unfolded layer,
-/// measured as 0.77 of the chain's over sqrt(f), plus 4 roundings. The skinny kernel adds up 32
-/// chains as it is.
+/// measured as 0.77 of the chain's over sqrt(f), plus 4 roundings.
 int splits_for_accuracy(PlanRequest const& request) {
   if (request.folded == 1) {
     return 1;
@@ -87,16 +100,39 @@ int splits_for_accuracy(PlanRequest const& request) {
   return std::max(1, int(std::ceil(chain / bound)));
 }
 
+/// Splits of k that a kernel must have. The skinny one adds up 32 chains as it is, and stream-K
+/// cuts k in its own way.
+int least_splits(KernelInfo const& kernel, PlanRequest const& request) {
+  bool const fixed =
+      kernel.family == KernelFamily::kSkinny || kernel.family == KernelFamily::kStreamK;
+  return fixed ? 1 : splits_for_accuracy(request);
+}
+
+/// Whether stream-K makes the chains of additions short enough: fewer tiles than CTAs are cut into
+/// as many pieces as there are CTAs for one.
+bool accurate(KernelInfo const& kernel, PlanRequest const& request) {
+  if (kernel.family != KernelFamily::kStreamK) {
+    return true;
+  }
+  std::int64_t const tiles =
+      ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n);
+  std::int64_t const ctas = std::int64_t{request.gpu.sm_count} * kernel.ctas_per_sm;
+  return std::max<std::int64_t>(1, ctas / tiles) >= splits_for_accuracy(request);
+}
+
+bool own_mainloop(KernelInfo const& kernel) {
+  return kernel.family == KernelFamily::kTransposing || kernel.family == KernelFamily::kStreamK;
+}
+
 /// The transposing mainloop was made for Hopper's 228 KB of shared memory, which Blackwell's data
 /// centre GPUs have too; it was measured on an H200 alone.
 bool runs_on(KernelInfo const& kernel, Gpu gpu) {
-  return kernel.family != KernelFamily::kTransposing ||
-         (gpu.capability >= 90 && gpu.capability < 110);
+  return !own_mainloop(kernel) || (gpu.capability >= 90 && gpu.capability < 110);
 }
 
 /// The transposing mainloop moves tiles that reach over an edge back inside.
 bool takes(KernelInfo const& kernel, PlanRequest const& request) {
-  return kernel.family != KernelFamily::kTransposing ||
+  return !own_mainloop(kernel) ||
          (request.m >= kernel.tile_m && request.n >= kernel.tile_n && request.k >= kernel.tile_k);
 }
 
@@ -117,10 +153,21 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
   plan.kernel = kernel;
   plan.splits = splits;
   plan.direct = simt && splits == 1 && info.tile_n % request.window == 0;
-  double ns = simt ? gemm_ns(info, request, splits) : skinny_ns(request, splits);
+  bool const stream = info.family == KernelFamily::kStreamK;
+  if (stream && !plan.direct) {
+    return std::nullopt;
+  }
+  double ns = stream ? stream_ns(info, request)
+              : simt ? gemm_ns(info, request, splits)
+                     : skinny_ns(request, splits);
   if (plan.direct) {
     plan.workspace = request.reduces && tiles_n > 1 ? request.m * tiles_n : 0;
     ns += request.reduces && tiles_n > 1 ? kLaunchNs : 0.0;
+    if (stream) {
+      plan.ctas = request.gpu.sm_count * info.ctas_per_sm;
+      plan.workspace = stream_exchange_offset(request.reduces, request.m, tiles_n) +
+                       stream_exchange_elements(info, plan.ctas);
+    }
   } else {
     plan.workspace =
         std::int64_t{splits} * request.m * request.n +
@@ -138,11 +185,10 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   std::int64_t const most_workspace = std::max(kLargeWorkspace, unfolded);
   std::optional<Plan> best;
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
-    if (!runs_on(kKernels[kernel], request.gpu)) {
+    if (!runs_on(kKernels[kernel], request.gpu) || !accurate(kKernels[kernel], request)) {
       continue;
     }
-    bool const simt = kKernels[kernel].family != KernelFamily::kSkinny;
-    int const least = simt ? splits_for_accuracy(request) : 1;
+    int const least = least_splits(kKernels[kernel], request);
     for (int splits = least; splits <= std::max(kMostSplits, least); ++splits) {
       // A share of k shorter than 64 is all prologue.
       if (splits > least && request.k / splits < 64) {
@@ -180,8 +226,13 @@ bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu) {
 std::string describe(Plan const& plan) {
   KernelInfo const& info = kKernels[plan.kernel];
   std::ostringstream text;
-  text << info.name << ", tile " << info.tile_m << "x" << info.tile_n << ", " << plan.splits
-       << (plan.splits == 1 ? " split of k" : " splits of k") << ", epilogue "
+  text << info.name << ", tile " << info.tile_m << "x" << info.tile_n << ", ";
+  if (info.family == KernelFamily::kStreamK) {
+    text << "tiles shared out along k";
+  } else {
+    text << plan.splits << (plan.splits == 1 ? " split of k" : " splits of k");
+  }
+  text << ", epilogue "
        << (plan.direct ? "in the GEMM" : "after the partial sums") << ", workspace "
        << 4 * plan.workspace << " bytes";
   return text.str();

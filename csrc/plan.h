@@ -15,6 +15,7 @@ struct Plan {
   std::int64_t workspace = 0;    ///< floats
   std::int64_t nanoseconds = 0;  ///< estimate on the GPU asked about
   bool direct = true;  ///< the epilogue runs in the GEMM; otherwise partials go through memory
+  int ctas = 0;        ///< of a stream-K kernel; does not cross the binding
 };
 
 /// What a plan depends on of the GPU.

@@ -77,8 +77,8 @@ def main() -> None:
     x, bias = torch.rand(m, k, device=device), torch.randn(n, device=device)
     weight = torch.randn(n, k, device=device) / k**0.5
     if library is not None:
-        plan = torch.ops.cutlass_ops._plan(NAME, [LOW, HIGH], m, n, k, 132)
-        print(f"On 132 SMs: {torch.ops.cutlass_ops._describe_plan(plan)}")
+        plan = torch.ops.cutlass_ops._plan(NAME, [LOW, HIGH], m, n, k, [132, 90])
+        print(f"On an H200: {torch.ops.cutlass_ops._describe_plan(plan)}")
 
     result = torch.ops.cutlass_ops.linear_epilogue(x, weight, bias, NAME, [LOW, HIGH])
     z = torch.nn.functional.linear(x.double(), weight.double(), bias.double())

@@ -250,6 +250,38 @@ def test_raster_visits_every_tile_once(
     assert len({tuple(place) for place in places.tolist()}) == count
 
 
+@given(tiles=st.integers(1, 60), blocks=st.integers(1, 40), ctas=st.integers(1, 40))
+def test_stream_k_gives_every_block_to_one_cta(
+    host: ctypes.CDLL, tiles: int, blocks: int, ctas: int
+) -> None:
+    """Every block of every tile once; a CTA publishes one piece at most, and before it waits; the
+    CTA that finishes a tile finds all of its other pieces with the CTAs from `first_owner` on."""
+    host.stream_piece.restype = ctypes.c_bool
+    seen = np.zeros((tiles, blocks), dtype=int)
+    owner: dict[tuple[int, int], int] = {}  # (tile, first block of a piece) -> CTA
+    for cta in range(ctas):
+        published, waited, work, done = 0, False, 0, 0
+        piece = np.empty(3, dtype=np.int32)
+        while host.stream_piece(tiles, blocks, ctas, cta, done, pointer(piece)):
+            tile, begin, end = piece.tolist()
+            assert 0 <= begin < end <= blocks
+            seen[tile, begin:end] += 1
+            owner[tile, begin] = cta
+            if end < blocks:
+                published += 1
+                assert not waited
+            waited |= end == blocks and begin > 0
+            work += end - begin
+            done += 1
+        assert published <= 1
+        assert abs(work - tiles * blocks / ctas) < 1
+    assert (seen == 1).all()
+    for tile in range(tiles % ctas):
+        pieces = [owner[tile, begin] for begin in range(blocks) if (tile, begin) in owner]
+        first = host.stream_first_owner(tiles, blocks, ctas, tile)
+        assert pieces == list(range(first, first + len(pieces)))
+
+
 @pytest.mark.parametrize("tile", ["64x64", "128x64", "128x128", "128x256", "128x128x32"])
 def test_simt_staging_puts_every_accumulator_in_its_place(staging: ctypes.CDLL, tile: str) -> None:
     """CUTLASS's EVT thread layout is silently wrong for most coordinates under SIMT. This adapter

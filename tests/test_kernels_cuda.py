@@ -7,12 +7,13 @@ import re
 
 import pytest
 import torch
-from fused import linear_like
+from fused import linear_like, same_bits
 from heads import head_of, some_params
 from native import (
     BUILT,
     KERNELS,
     OPS,
+    gpu_of,
     needs_binary,
     plan_for,
     run_everywhere,
@@ -47,6 +48,46 @@ SHAPES = (
 @pytest.mark.parametrize("name", BUILT)
 def test_every_kernel_with_every_epilogue(name: str, kernel: str, gpu: str) -> None:
     run_everywhere(name, kernel, SHAPES, SPLITS, [])
+
+
+STREAM_K = "stream_k_128x128x32"
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_stream_k_with_whole_tiles_and_shared_ones(name: str, gpu: str) -> None:
+    """One wave of whole tiles and a rest; exactly one wave; few tiles of many pieces each."""
+    ctas = 2 * gpu_of(gpu).sm_count
+    wave = (128 * 6, 128 * (ctas // 6), 70)
+    shapes = ((128 * 6 + 5, 128 * (ctas // 6) + 9, 70), wave, (200, 300, 20_004), (128, 130, 9_999))
+    run_everywhere(name, STREAM_K, shapes, (1,), [])
+
+
+def test_stream_k_beside_itself_and_replayed(gpu: str) -> None:
+    """CTAs wait for one another: grids that share the GPU must not stop each other, and a graph
+    must find the flags as a first launch does."""
+    m, n, k = 777, 4200, 1000
+    x, weight, bias = linear_like(m, n, k, gpu)
+    plan = OPS._plan_for("gelu", [], m, n, k, gpu_of(gpu), STREAM_K, 1)
+    expected = run_plan("gelu", [], plan, x, weight, bias)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    places = [(torch.empty(plan[2], device=gpu), torch.empty(m, n, device=gpu)) for _ in streams]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for stream, (workspace, out) in zip(streams, places, strict=True):
+            with torch.cuda.stream(stream):
+                OPS._linear_epilogue(x, weight, bias, "gelu", [], plan, workspace, out)
+    torch.cuda.synchronize()
+    assert all(same_bits(out, expected) for _, out in places)
+
+    workspace, out = places[0]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        OPS._linear_epilogue(x, weight, bias, "gelu", [], plan, workspace, out)
+    for _ in range(3):
+        workspace.fill_(math.nan)
+        out.fill_(math.nan)
+        graph.replay()
+        assert same_bits(out, expected)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -127,6 +168,8 @@ def test_plans_name_kernels_of_the_capability(capability: int) -> None:
     """The transposing mainloop wants more shared memory than most GPUs have."""
     plan = OPS._plan("gelu", [], 1024, 8192, 8192, (132, capability))
     assert ("128x128x32" in OPS._describe_plan(plan)) == (capability == 90)
+    if capability == 90:
+        assert STREAM_K in OPS._describe_plan(plan)  # 512 tiles are not two waves of 264
 
 
 def test_the_transposing_kernel_leaves_small_problems_to_others() -> None:

@@ -16,6 +16,7 @@
 #include "cutlass_ops/epilogue/softmax_gelu.h"
 #include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/gemm/stream_k.h"
 
 using namespace cutlass_ops::epilogue;
 
@@ -84,6 +85,20 @@ void raster(int tiles_m, int tiles_n, int splits, int* out) {
     *out++ = tile.tile_n;
     *out++ = tile.split;
   }
+}
+
+/// Whether a CTA of stream-K has a piece after `done` others, and the piece (tile, begin, end).
+bool stream_piece(int tiles, int blocks, int ctas, int cta, int done, int* out) {
+  cutlass_ops::gemm::StreamPiece piece{};
+  bool const any = cutlass_ops::gemm::StreamK{tiles, blocks, ctas}.piece(cta, done, piece);
+  out[0] = piece.tile;
+  out[1] = piece.begin;
+  out[2] = piece.end;
+  return any;
+}
+
+int stream_first_owner(int tiles, int blocks, int ctas, int tile) {
+  return cutlass_ops::gemm::StreamK{tiles, blocks, ctas}.first_owner(tile);
 }
 
 }  // extern "C"

@@ -1,9 +1,8 @@
 // Device-level runner of the SIMT family: one mainloop and tile, one description, one launch.
 #pragma once
 
-#include <atomic>
-
 #include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/dynamic_shared.h"
 #include "cutlass_ops/gemm/simt_gemm.h"
 #include "cutlass_ops/launch.h"
 
@@ -34,7 +33,7 @@ struct SimtRunner {
                     cudaStream_t stream) {
     Status status = can_implement(problem, chain, splits);
     if (status.ok()) {
-      status = allow_shared_memory();
+      status = allow_dynamic_shared<simt_gemm<Gemm>, kSharedBytes>("simt_gemm: shared memory");
     }
     if (!status.ok()) {
       return status;
@@ -48,24 +47,6 @@ struct SimtRunner {
                                        {chain, sink, chain.window(), problem.n / chain.window()}};
     return launch_with_shared("simt_gemm", simt_gemm<Gemm>, tiles.ctas(), Tile::kThreads,
                               kSharedBytes, stream, params);
-  }
-
- private:
-  /// A kernel must ask for more than 48 KB, once on every device.
-  static Status allow_shared_memory() {
-    if constexpr (kSharedBytes > 48 * 1024) {
-      static std::atomic<std::uint64_t> asked{0};
-      int device = 0;
-      cudaError_t error = cudaGetDevice(&device);
-      std::uint64_t const bit = device < 64 ? std::uint64_t{1} << device : 0;
-      if (error == cudaSuccess && (asked.load(std::memory_order_relaxed) & bit) == 0) {
-        error = cudaFuncSetAttribute(simt_gemm<Gemm>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     kSharedBytes);
-        asked.fetch_or(error == cudaSuccess ? bit : 0, std::memory_order_relaxed);
-      }
-      return {error, "simt_gemm: shared memory"};
-    }
-    return {};
   }
 };
 

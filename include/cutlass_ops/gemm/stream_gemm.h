@@ -1,0 +1,159 @@
+// Stream-K kernel: as many CTAs as fit on the GPU, each with its pieces; the epilogue of a tile
+// runs where its last piece is, on the sum of them all.
+#pragma once
+
+#include <cstdint>
+
+#include "cutlass/barrier.h"
+
+#include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/gemm/simt_epilogue.h"
+#include "cutlass_ops/gemm/stream_k.h"
+
+namespace cutlass_ops {
+namespace gemm {
+
+/// What CTAs leave for one another in global memory: a CTA publishes one piece at most.
+struct StreamExchange {
+  float* partials;  ///< [ctas][elements of a tile], 16-byte aligned
+  int* published;   ///< [ctas], 0 before the launch
+};
+
+template <class Mainloop_, class Tile_, class Chain, class Sink>
+struct StreamGemm {
+  using Mainloop = Mainloop_;
+  using Tile = Tile_;
+  using Epilogue = SimtEpilogue<Tile, Chain, Sink>;
+  using Accumulators = typename Mainloop::Accumulators;
+  using Vector = epilogue::Fragment<4>;
+  static constexpr int kVectors = Accumulators::kElements / 4;
+  static constexpr int kTileElements = Tile::kM * Tile::kN;
+
+  static_assert(kVectors * 4 * Tile::kThreads == kTileElements, "every accumulator is exchanged");
+
+  struct Params {
+    Problem problem;
+    Raster raster;
+    StreamK cut;
+    StreamExchange exchange;
+    typename Mainloop::Params mainloop;
+    typename Epilogue::Params epilogue;
+  };
+
+  union Tiles {
+    typename Mainloop::SharedStorage mainloop;
+    typename Epilogue::SharedStorage epilogue;
+  };
+
+  /// What must outlive the mainloop waits here, for it leaves no registers.
+  struct SharedStorage {
+    Tiles tiles;
+    StreamPiece piece;
+    int done;  ///< pieces
+    bool more;
+  };
+
+  CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage) {
+    if (threadIdx.x == 0) {
+      storage.done = 0;
+    }
+    while (next_piece(params, storage)) {
+      Accumulators accumulators;
+      accumulators.clear();
+      multiply(params, storage, accumulators);
+      finish(params, storage, accumulators);
+    }
+  }
+
+ private:
+  CUTLASS_OPS_DEVICE static bool next_piece(Params const& params, SharedStorage& storage) {
+    if (threadIdx.x == 0) {
+      storage.more = params.cut.piece(blockIdx.x, storage.done, storage.piece);
+      ++storage.done;
+    }
+    __syncthreads();
+    return storage.more;
+  }
+
+  CUTLASS_OPS_DEVICE static void multiply(Params const& params, SharedStorage& storage,
+                                          Accumulators& accumulators) {
+    StreamPiece const piece = storage.piece;
+    Mainloop::run(params.mainloop, params.problem, origin(params, piece.tile),
+                  piece.begin * Tile::kK, min(params.problem.k, piece.end * Tile::kK),
+                  storage.tiles.mainloop, accumulators);
+  }
+
+  /// Publishes a piece, or completes a tile with the pieces of others.
+  CUTLASS_OPS_DEVICE static void finish(Params const& params, SharedStorage& storage,
+                                        Accumulators& accumulators) {
+    StreamPiece const piece = storage.piece;
+    if (piece.end < params.cut.blocks) {
+      publish(params.exchange, accumulators);
+      return;
+    }
+    if (piece.begin > 0) {
+      collect(params.exchange, params.cut.first_owner(piece.tile), accumulators);
+    }
+    Epilogue::run(params.epilogue, storage.tiles.epilogue, accumulators, params.problem.m,
+                  params.raster.locate(piece.tile), origin(params, piece.tile), threadIdx.x);
+    __syncthreads();  // the staged rows and the piece have been read
+  }
+
+  CUTLASS_OPS_DEVICE static TileOrigin origin(Params const& params, int tile) {
+    return Mainloop::origin(params.problem, params.raster.locate(tile));
+  }
+
+  /// Thread by thread: the one that collects holds the same accumulators.
+  CUTLASS_OPS_DEVICE static Vector* place(StreamExchange const& exchange, int cta) {
+    return reinterpret_cast<Vector*>(exchange.partials + std::int64_t{cta} * kTileElements) +
+           threadIdx.x;
+  }
+
+  CUTLASS_OPS_DEVICE static void publish(StreamExchange const& exchange,
+                                         Accumulators const& accumulators) {
+    Vector* const target = place(exchange, blockIdx.x);
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < kVectors; ++i) {
+      Vector vector;
+      CUTLASS_OPS_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        vector[j] = accumulators[4 * i + j];
+      }
+      target[i * Tile::kThreads] = vector;
+    }
+    cutlass::Barrier::arrive_inc(exchange.published, threadIdx.x, blockIdx.x);
+  }
+
+  /// Adds the pieces of the CTAs from `first` to the one before this in the order of k, but for
+  /// this CTA's own, which comes first.
+  CUTLASS_OPS_DEVICE static void collect(StreamExchange const& exchange, int first,
+                                         Accumulators& accumulators) {
+    CUTLASS_OPS_UNROLL_BY(1)
+    for (int cta = first; cta < blockIdx.x; ++cta) {
+      cutlass::Barrier::wait_eq(exchange.published, threadIdx.x, cta, 1);
+      Vector const* const source = place(exchange, cta);
+      CUTLASS_OPS_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        Vector const vector = source[i * Tile::kThreads];
+        CUTLASS_OPS_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          accumulators[4 * i + j] += vector[j];
+        }
+      }
+    }
+  }
+};
+
+template <class Gemm>
+__global__ void __launch_bounds__(Gemm::Tile::kThreads, Gemm::Tile::kCtasPerSm) stream_gemm(
+    __grid_constant__ typename Gemm::Params const params) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  if constexpr (Gemm::Mainloop::kCompiled) {
+    Gemm::run(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared));
+  } else {
+    __trap();
+  }
+}
+
+}  // namespace gemm
+}  // namespace cutlass_ops

@@ -1,0 +1,53 @@
+// Device-level runner of the stream-K kernel.
+#pragma once
+
+#include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/dynamic_shared.h"
+#include "cutlass_ops/gemm/stream_gemm.h"
+#include "cutlass_ops/launch.h"
+
+namespace cutlass_ops {
+namespace gemm {
+
+template <class Mainloop, class Tile, class Chain, class Sink>
+struct StreamRunner {
+  using Gemm = StreamGemm<Mainloop, Tile, Chain, Sink>;
+  static constexpr int kSharedBytes = sizeof(typename Gemm::SharedStorage);
+
+  static Status can_implement(Problem const& problem, Chain const& chain) {
+    if (Tile::kN % chain.window() != 0) {
+      return {cudaErrorInvalidValue, "stream_gemm: the pooling window does not divide the tile"};
+    }
+    return Mainloop::can_implement(problem);
+  }
+
+  /// `exchange` holds a tile and a flag for every CTA, 16-byte aligned.
+  static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int ctas,
+                    float* exchange, cudaStream_t stream) {
+    Status status = can_implement(problem, chain);
+    if (status.ok()) {
+      status = allow_dynamic_shared<stream_gemm<Gemm>, kSharedBytes>("stream_gemm: shared memory");
+    }
+    int* const published =
+        reinterpret_cast<int*>(exchange + std::int64_t{ctas} * Gemm::kTileElements);
+    if (status.ok()) {
+      status = {cudaMemsetAsync(published, 0, sizeof(int) * ctas, stream), "stream_gemm: flags"};
+    }
+    if (!status.ok()) {
+      return status;
+    }
+    Raster const raster{int(ceil_div(problem.m, Tile::kM)), int(ceil_div(problem.n, Tile::kN)), 1};
+    StreamK const cut{int(raster.ctas()), int(ceil_div(problem.k, Tile::kK)), ctas};
+    typename Gemm::Params const params{problem,
+                                       raster,
+                                       cut,
+                                       {exchange, published},
+                                       Mainloop::Params::make(problem),
+                                       {chain, sink, chain.window(), problem.n / chain.window()}};
+    return launch_with_shared("stream_gemm", stream_gemm<Gemm>, ctas, Tile::kThreads, kSharedBytes,
+                              stream, params);
+  }
+};
+
+}  // namespace gemm
+}  // namespace cutlass_ops
