@@ -232,9 +232,8 @@ std::string describe(Plan const& plan) {
   } else {
     text << plan.splits << (plan.splits == 1 ? " split of k" : " splits of k");
   }
-  text << ", epilogue "
-       << (plan.direct ? "in the GEMM" : "after the partial sums") << ", workspace "
-       << 4 * plan.workspace << " bytes";
+  text << ", epilogue " << (plan.direct ? "in the GEMM" : "after the partial sums")
+       << ", workspace " << 4 * plan.workspace << " bytes";
   return text.str();
 }
 
