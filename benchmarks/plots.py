@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.environment import device_name
-from benchmarks.report import medians, speedup
+from benchmarks.report import device_medians, speedup
 from benchmarks.shapes import OPS, SHORT_NAMES
 
 Json = dict[str, Any]
@@ -126,7 +126,7 @@ def _growth_lines(axes: Axes, points: list[Json], dim: str) -> None:
         pairs = [
             (point[dim.lower()], times[provider])
             for point in points
-            if provider in (times := medians(point))
+            if provider in (times := device_medians(point))
         ]
         if pairs:
             sizes, us = zip(*pairs, strict=True)
@@ -158,7 +158,7 @@ def cliffs(results: Json, provider: str = "ours", limit: float = 1.3) -> list[st
                 for point in results["growth"]
                 if point["op"] == op
                 and point["dim"] == dim
-                and provider in (times := medians(point))
+                and provider in (times := device_medians(point))
             ]
             for before, here, after in zip(points, points[1:], points[2:], strict=False):
                 share = math.log(here[0] / before[0]) / math.log(after[0] / before[0])

@@ -15,7 +15,7 @@ The JSON document (schema 1), written by `python -m benchmarks` and read back by
         peak_bytes   {provider: GPU memory held beyond the operands, the result included}
         skipped   {provider: why}
         times     {"warm" | "cold": {provider: {median, p10, p90, samples}}}, microseconds per call
-    growth        list of {dim: "M" | "N" | "K", op, m, n, k, skipped, times: as above, warm alone}
+    growth        list of {dim: "M" | "N" | "K", op, m, n, k, skipped, times: as above, one state alone}
     parts         list of {name, size, moved_bytes, times: as above}
 """
 
@@ -66,6 +66,15 @@ def load(path: Path) -> Json:
 def medians(case: Json, cache: str = "warm") -> dict[str, float]:
     """{provider: median microseconds} of a case, empty for a cache state not measured."""
     return {name: entry["median"] for name, entry in case["times"].get(cache, {}).items()}
+
+
+def device_state(case: Json) -> str:
+    """The cache state whose times the host's pace cannot reach: cold, where that was measured."""
+    return "cold" if "cold" in case["times"] else "warm"
+
+
+def device_medians(case: Json) -> dict[str, float]:
+    return medians(case, device_state(case))
 
 
 def speedup(case: Json, provider: str, cache: str = "warm") -> float | None:
@@ -155,8 +164,7 @@ def parts_table(results: Json) -> str:
     copy = results["copy_gbs"]
     rows = []
     for part in results["parts"]:
-        cache = "cold" if "cold" in part["times"] else "warm"
-        times = medians(part, cache)
+        times = device_medians(part)
         rates = {p: part["moved_bytes"] / us / 1e3 for p, us in times.items()}
         rows.append(
             [
@@ -164,7 +172,7 @@ def parts_table(results: Json) -> str:
                 *(_us(times[p]) for p in ("eager", "ours")),
                 *(f"{rates[p]:.0f}" for p in ("eager", "ours")),
                 f"{100 * rates['ours'] / copy:.0f} %",
-                _ratio(speedup(part, "ours", cache)),
+                _ratio(speedup(part, "ours", device_state(part))),
             ]
         )
     header = ["part", "eager us", "ours us", "eager GB/s", "ours GB/s", "of copy", "ours/eager"]
