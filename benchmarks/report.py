@@ -15,7 +15,7 @@ The JSON document (schema 1), written by `python -m benchmarks` and read back by
         peak_bytes   {provider: GPU memory held beyond the operands, the result included}
         skipped   {provider: why}
         times     {"warm" | "cold": {provider: {median, p10, p90, samples}}}, microseconds per call
-    growth        list of {dim: "M" | "N" | "K", op, m, n, k, skipped, times: as above, one state alone}
+    growth        list of {dim: "M" | "N" | "K", op, m, n, k, skipped, times: one state of them}
     parts         list of {name, size, moved_bytes, times: as above}
 """
 
