@@ -16,8 +16,6 @@ struct PortableMainloop {
   using Accumulators = typename Mma::FragmentC;
   using SharedStorage = typename Mma::SharedStorage;
 
-  static constexpr bool kCompiled = true;
-
   struct Params {
     typename IteratorX::Params x;
     typename IteratorW::Params weight;

@@ -29,14 +29,6 @@ struct SimtGemm {
   };
 
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage) {
-    if constexpr (!Mainloop::kCompiled) {
-      __trap();
-    } else {
-      run_tile(params, storage);
-    }
-  }
-
-  CUTLASS_OPS_DEVICE static void run_tile(Params const& params, SharedStorage& storage) {
     TileCoordinate const tile = params.raster.locate(blockIdx.x);
     Problem const& problem = params.problem;
     TileOrigin const origin = Mainloop::origin(problem, tile);

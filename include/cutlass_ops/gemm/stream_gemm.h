@@ -148,11 +148,7 @@ template <class Gemm>
 __global__ void __launch_bounds__(Gemm::Tile::kThreads, Gemm::Tile::kCtasPerSm) stream_gemm(
     __grid_constant__ typename Gemm::Params const params) {
   extern __shared__ __align__(16) unsigned char shared[];
-  if constexpr (Gemm::Mainloop::kCompiled) {
-    Gemm::run(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared));
-  } else {
-    __trap();
-  }
+  Gemm::run(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared));
 }
 
 }  // namespace gemm

@@ -38,13 +38,6 @@ struct TransposingMainloop {
   static_assert(kSlots * kSlotSteps + 1 < Tile::kK, "the last slot is stored within the tile");
   static_assert(TileX::kElements % 4 == 0 && TileW::kElements % 4 == 0, "128-bit alignment");
 
-  // GPUs with 100 KB of shared memory an SM would hold one CTA of it: left to the portable loop.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890)
-  static constexpr bool kCompiled = false;
-#else
-  static constexpr bool kCompiled = true;
-#endif
-
   struct Params {
     typename OperandX::Steps x;
     typename OperandW::Steps weight;
