@@ -13,7 +13,7 @@ from pathlib import Path
 
 CUTLASS_FLOOR = (4, 2)
 
-# Machine code for each, and PTX of the portable kernels for anything newer. The PTX is that of
+# Machine code for each, and PTX for anything newer. The PTX is that of
 # compute_80, because that of compute_90a runs on compute capability 9.0 alone.
 DEFAULT_ARCHITECTURES = "80+PTX;86;89;90a"
 

@@ -59,8 +59,9 @@ std::vector<std::int64_t> list_of(Plan const& plan) {
 }
 
 Gpu gpu_of(std::vector<std::int64_t> const& gpu) {
-  STD_TORCH_CHECK(gpu.size() == 2 && gpu[0] >= 1,
-                  "a GPU is its number of multiprocessors, at least 1, and 10 * major + minor");
+  constexpr std::int64_t kMost = 1 << 16;  // so that no product of it overflows
+  STD_TORCH_CHECK(gpu.size() == 2 && gpu[0] >= 1 && gpu[0] <= kMost,
+                  "a GPU is its number of multiprocessors, 1 to 65536, and 10 * major + minor");
   return {extent(gpu[0]), extent(gpu[1])};
 }
 
@@ -107,6 +108,8 @@ void linear_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   call.arguments = arguments_of(operands.bias(bias, problem.n), params);
   call.plan = plan_of(plan, shape, problem);
   call.workspace = operands.dense(workspace, "workspace", call.plan.workspace);
+  STD_TORCH_CHECK(call.plan.ctas == 0 || epilogue::is_aligned(call.workspace),
+                  "workspace must be 16-byte aligned");
   call.out = operands.dense(out, "out", output_elements(shape, problem.m, problem.n));
   call.stream = operands.stream();
   check(run_linear(epilogue, call));

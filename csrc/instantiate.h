@@ -5,6 +5,7 @@
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/gemm/runner.h"
 #include "cutlass_ops/gemm/stream_runner.h"
+#include "cutlass_ops/gemm/transposing_tile.h"
 #include "cutlass_ops/kernel/combine_rows.h"
 #include "cutlass_ops/kernel/matrix_epilogue.h"
 #include "cutlass_ops/kernel/refine_nonfinite.h"
@@ -15,16 +16,21 @@
 
 namespace cutlass_ops {
 
-/// One mainloop and tile, which must be what the plan knows of it: slots and workspace are sized by
-/// the table.
-template <int kKernel, class Mainloop, class Tile, class Chain, class Sink>
-Status run_simt_tile(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
-                     cudaStream_t stream) {
+/// A tile must be what the plan knows of it: slots, workspace and grids are sized by the table.
+template <int kKernel, class Tile>
+constexpr void check_table() {
   constexpr KernelInfo kInfo = kKernels[kKernel];
   static_assert(kInfo.tile_m == Tile::kM && kInfo.tile_n == Tile::kN && kInfo.tile_k == Tile::kK,
                 "kKernels has another tile");
   static_assert(kInfo.warps * 32 == Tile::kThreads, "kKernels has other warps");
   static_assert(kInfo.ctas_per_sm == Tile::kCtasPerSm, "kKernels has other CTAs");
+}
+
+/// One mainloop and tile.
+template <int kKernel, class Mainloop, class Tile, class Chain, class Sink>
+Status run_simt_tile(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
+                     cudaStream_t stream) {
+  check_table<kKernel, Tile>();
   return gemm::SimtRunner<Mainloop, Tile, Chain, Sink>::run(problem, chain, sink, splits, stream);
 }
 
@@ -53,9 +59,7 @@ template <class Chain, class Sink>
 Status run_stream(LinearCall const& call, Chain const& chain, Sink const& sink, int slots) {
   using gemm::TransposingMainloop;
   using Tile = gemm::TransposingTile;
-  constexpr KernelInfo kInfo = kKernels[kStreamK128x128];
-  static_assert(kInfo.tile_m == Tile::kM && kInfo.tile_n == Tile::kN && kInfo.tile_k == Tile::kK,
-                "kKernels has another tile");
+  check_table<kStreamK128x128, Tile>();
   gemm::Problem const& problem = call.problem;
   float* const exchange = call.workspace + stream_exchange_offset(Sink::kReduces, problem.m, slots);
   auto* const run =

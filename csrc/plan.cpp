@@ -185,10 +185,11 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   std::int64_t const most_workspace = std::max(kLargeWorkspace, unfolded);
   std::optional<Plan> best;
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
-    if (!runs_on(kKernels[kernel], request.gpu) || !accurate(kKernels[kernel], request)) {
+    KernelInfo const& info = kKernels[kernel];
+    if (!runs_on(info, request.gpu) || !takes(info, request) || !accurate(info, request)) {
       continue;
     }
-    int const least = least_splits(kKernels[kernel], request);
+    int const least = least_splits(info, request);
     for (int splits = least; splits <= std::max(kMostSplits, least); ++splits) {
       // A share of k shorter than 64 is all prologue.
       if (splits > least && request.k / splits < 64) {

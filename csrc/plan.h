@@ -20,7 +20,7 @@ struct Plan {
 
 /// What a plan depends on of the GPU.
 struct Gpu {
-  int sm_count;    ///< at least 1; the estimate alone depends on it
+  int sm_count;    ///< at least 1; the estimate depends on it, and the grid of stream-K
   int capability;  ///< 10 * major + minor
 };
 
@@ -37,7 +37,8 @@ struct PlanRequest {
 /// The plan that is estimated to be the fastest; none where no kernel can run.
 std::optional<Plan> choose_plan(PlanRequest const& request);
 
-/// The plan for this kernel and number of splits, whatever the GPU; none where it cannot run.
+/// The plan for this kernel and number of splits, whatever the GPU's capability; none where it
+/// cannot run.
 std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits);
 
 /// Whether folding W for windows of `kernel_size` and a GEMM on the result beats the pooled

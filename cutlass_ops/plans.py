@@ -22,7 +22,8 @@ _epilogues: set[str] = set()
 
 
 class Plan(NamedTuple):
-    """How one fused GEMM runs. The first two are the choice, the rest follows from them."""
+    """How one fused GEMM runs. The first two are the choice, the rest follows from them
+    (and from the number of multiprocessors)."""
 
     kernel: int  # index into the binary's kernels
     splits: int  # shares of K

@@ -125,4 +125,5 @@ def run_everywhere(name: str, kernel: str, shapes: tuple, splits: tuple, params:
             check(y, head_of(name, fitting), Linear(x, weight, bias))
             assert same_bits(y, run_plan(name, fitting, plan, x, weight, bias))
             ran += 1
-    assert ran, f"{kernel} ran nowhere"
+    only_direct = kernel.startswith("stream_k") and is_pooled(name) and params
+    assert ran or (only_direct and 128 % params[0] != 0), f"{kernel} ran nowhere"

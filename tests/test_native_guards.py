@@ -98,7 +98,7 @@ def test_the_other_ops_refuse(cuda: str) -> None:
 
 
 @needs_binary
-@pytest.mark.parametrize("gpu", [[0, 90], [-1, 90], [132], []])
+@pytest.mark.parametrize("gpu", [[0, 90], [-1, 90], [2**17, 90], [132], []])
 def test_a_gpu_without_multiprocessors_is_no_question(gpu: list[int]) -> None:
     """A division by zero ended the process."""
     with pytest.raises(RuntimeError, match="a GPU is its number of multiprocessors"):

@@ -25,7 +25,8 @@ from cutlass_ops import plans
 
 pytestmark = [needs_binary, pytest.mark.sanitizer]
 
-SMALL_SHAPES = ((129, 257, 67), (3, 68, 132))  # scalar accesses, 128-bit accesses
+# Scalar accesses, 128-bit accesses, the same of the mainloop that wants a tile at least.
+SMALL_SHAPES = ((129, 257, 67), (3, 68, 132), (129, 132, 68))
 # For the skinny kernel: whole chunks of k and a rest, with 16, 8, 2 and 1 rows a group; 128-bit
 # copies, fewer columns than a warp takes, and 4-byte copies.
 SKINNY_SHAPES = ((16, 70, 1032), (8, 36, 1100), (2, 3, 2100), (1, 64, 8200), (17, 33, 519))
@@ -35,6 +36,12 @@ SKINNY_SHAPES = ((16, 70, 1032), (8, 36, 1100), (2, 3, 2100), (1, 64, 8200), (17
 @pytest.mark.parametrize("name", ["gelu", "avgpool_gelu_scale_max"])
 def test_small_gemms(name: str, kernel: str, gpu: str) -> None:
     run_everywhere(name, kernel, SMALL_SHAPES, (1, 2), [])
+
+
+def test_small_stream_k(gpu: str) -> None:
+    """Whole tiles, and tiles in pieces of which a CTA has two."""
+    tiles = 2 * gpu_of(gpu).sm_count + 100
+    run_everywhere("gelu", "stream_k_128x128x32", ((130, 64 * tiles, 96),), (1,), [])
 
 
 def test_small_skinny_gemms(gpu: str) -> None:

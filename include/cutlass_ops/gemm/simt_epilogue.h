@@ -48,7 +48,8 @@ struct SimtStaging {
   static_assert(kBlock == 4 && LanePolicy::LaneMmaShape::kN == 4,
                 "the staging moves blocks of 4 x 4");
   static_assert(kSlices * kRows == Tile::kM, "the slices cover the tile");
-  static_assert(sizeof(float) * kRows * kPitch <= 48 * 1024, "static shared memory holds a slice");
+  static_assert(sizeof(float) * kRows * kPitch <= 48 * 1024,
+                "a slice needs no leave for more shared memory");
 
   /// Row of the CTA tile that slice `slice` holds at `row`.
   CUTLASS_OPS_HOST_DEVICE static constexpr int tile_row(int slice, int row) {

@@ -32,8 +32,9 @@ struct SimtGemm {
     TileCoordinate const tile = params.raster.locate(blockIdx.x);
     Problem const& problem = params.problem;
     TileOrigin const origin = Mainloop::origin(problem, tile);
-    int const k_begin = tile.split * params.k_per_split;
-    int const k_end = min(problem.k, k_begin + params.k_per_split);
+    std::int64_t const share = std::int64_t{tile.split} * params.k_per_split;
+    int const k_begin = int(min(std::int64_t{problem.k}, share));
+    int const k_end = int(min(std::int64_t{problem.k}, share + params.k_per_split));
 
     typename Mainloop::Accumulators accumulators;
     accumulators.clear();

@@ -17,6 +17,7 @@ namespace gemm {
 struct StreamExchange {
   float* partials;  ///< [ctas][elements of a tile], 16-byte aligned
   int* published;   ///< [ctas], 0 before the launch
+  int* started;     ///< how many CTAs have, 0 before the launch
 };
 
 template <class Mainloop_, class Tile_, class Chain, class Sink>
@@ -49,12 +50,14 @@ struct StreamGemm {
   struct SharedStorage {
     Tiles tiles;
     StreamPiece piece;
+    int cta;   ///< in the order of their start, which CUDA does not promise of blockIdx
     int done;  ///< pieces
     bool more;
   };
 
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage) {
     if (threadIdx.x == 0) {
+      storage.cta = atomicAdd(params.exchange.started, 1);
       storage.done = 0;
     }
     while (next_piece(params, storage)) {
@@ -68,7 +71,7 @@ struct StreamGemm {
  private:
   CUTLASS_OPS_DEVICE static bool next_piece(Params const& params, SharedStorage& storage) {
     if (threadIdx.x == 0) {
-      storage.more = params.cut.piece(blockIdx.x, storage.done, storage.piece);
+      storage.more = params.cut.piece(storage.cta, storage.done, storage.piece);
       ++storage.done;
     }
     __syncthreads();
@@ -88,11 +91,11 @@ struct StreamGemm {
                                         Accumulators& accumulators) {
     StreamPiece const piece = storage.piece;
     if (piece.end < params.cut.blocks) {
-      publish(params.exchange, accumulators);
+      publish(params.exchange, storage.cta, accumulators);
       return;
     }
     if (piece.begin > 0) {
-      collect(params.exchange, params.cut.first_owner(piece.tile), accumulators);
+      collect(params.exchange, params.cut.first_owner(piece.tile), storage.cta, accumulators);
     }
     Epilogue::run(params.epilogue, storage.tiles.epilogue, accumulators, params.problem.m,
                   params.raster.locate(piece.tile), origin(params, piece.tile), threadIdx.x);
@@ -109,9 +112,9 @@ struct StreamGemm {
            threadIdx.x;
   }
 
-  CUTLASS_OPS_DEVICE static void publish(StreamExchange const& exchange,
+  CUTLASS_OPS_DEVICE static void publish(StreamExchange const& exchange, int cta,
                                          Accumulators const& accumulators) {
-    Vector* const target = place(exchange, blockIdx.x);
+    Vector* const target = place(exchange, cta);
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < kVectors; ++i) {
       Vector vector;
@@ -121,15 +124,14 @@ struct StreamGemm {
       }
       target[i * Tile::kThreads] = vector;
     }
-    cutlass::Barrier::arrive_inc(exchange.published, threadIdx.x, blockIdx.x);
+    cutlass::Barrier::arrive_inc(exchange.published, threadIdx.x, cta);
   }
 
-  /// Adds the pieces of the CTAs from `first` to the one before this in the order of k, but for
-  /// this CTA's own, which comes first.
-  CUTLASS_OPS_DEVICE static void collect(StreamExchange const& exchange, int first,
+  /// Adds the pieces of the CTAs in [first, last) to this one's, in the order of k.
+  CUTLASS_OPS_DEVICE static void collect(StreamExchange const& exchange, int first, int last,
                                          Accumulators& accumulators) {
     CUTLASS_OPS_UNROLL_BY(1)
-    for (int cta = first; cta < blockIdx.x; ++cta) {
+    for (int cta = first; cta < last; ++cta) {
       cutlass::Barrier::wait_eq(exchange.published, threadIdx.x, cta, 1);
       Vector const* const source = place(exchange, cta);
       CUTLASS_OPS_UNROLL

@@ -20,8 +20,8 @@ struct StreamPiece {
 /// others are whole, one for each CTA at a time. Blocks are numbered tile after tile.
 ///
 /// A tile is finished by the CTA that has its last block. It waits for the CTAs before it that have
-/// the others, and for those alone: CTAs start in the order of their index, so none waits for one
-/// that may never start.
+/// the others, and for those alone: where CTAs are numbered in the order of their start, none waits
+/// for one that may never start.
 struct StreamK {
   int tiles;
   int blocks;  ///< of k in a tile
@@ -63,9 +63,12 @@ struct StreamK {
     std::int64_t const end = first_block(cta + 1);
     int const first_tile = int(begin / blocks);
     int const streamed = begin < end ? int((end - 1) / blocks) - first_tile + 1 : 0;
+    if (done - streamed >= whole_tiles()) {
+      return false;
+    }
     if (done >= streamed) {
       piece = {streamed_tiles() + (done - streamed) * ctas + cta, 0, blocks};
-      return done - streamed < whole_tiles();
+      return true;
     }
     int const tile = first_tile + streamed - 1 - done;
     std::int64_t const origin = std::int64_t{tile} * blocks;

@@ -21,7 +21,7 @@ struct StreamRunner {
     return Mainloop::can_implement(problem);
   }
 
-  /// `exchange` holds a tile and a flag for every CTA, 16-byte aligned.
+  /// `exchange` holds a tile and a flag for every CTA and a count of them, 16-byte aligned.
   static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int ctas,
                     float* exchange, cudaStream_t stream) {
     Status status = can_implement(problem, chain);
@@ -31,7 +31,8 @@ struct StreamRunner {
     int* const published =
         reinterpret_cast<int*>(exchange + std::int64_t{ctas} * Gemm::kTileElements);
     if (status.ok()) {
-      status = {cudaMemsetAsync(published, 0, sizeof(int) * ctas, stream), "stream_gemm: flags"};
+      status = {cudaMemsetAsync(published, 0, sizeof(int) * (ctas + 1), stream),
+                "stream_gemm: flags"};
     }
     if (!status.ok()) {
       return status;
@@ -41,7 +42,7 @@ struct StreamRunner {
     typename Gemm::Params const params{problem,
                                        raster,
                                        cut,
-                                       {exchange, published},
+                                       {exchange, published, published + ctas},
                                        Mainloop::Params::make(problem),
                                        {chain, sink, chain.window(), problem.n / chain.window()}};
     return launch_with_shared("stream_gemm", stream_gemm<Gemm>, ctas, Tile::kThreads, kSharedBytes,

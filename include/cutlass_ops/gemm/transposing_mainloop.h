@@ -6,7 +6,6 @@
 
 #include "cutlass_ops/gemm/k_major_operand.h"
 #include "cutlass_ops/gemm/problem.h"
-#include "cutlass_ops/gemm/transposing_tile.h"
 #include "cutlass_ops/status.h"
 
 namespace cutlass_ops {
