@@ -17,8 +17,7 @@ struct KernelInfo {
 
 enum KernelIndex { kSkinny, kSimt64x64, kSimt128x64, kSimt128x128, kSimt128x256, kKernelCount };
 
-// Rates fitted to the times of docs/performance.md over a dozen shapes: those of the kernels before
-// their accumulators were detached (gemm/simt_epilogue.h), and of 128x64 with warps of 64x32.
+// Rates fitted to the times of docs/performance.md over a dozen shapes.
 inline constexpr KernelInfo kKernels[kKernelCount] = {
     {"skinny", KernelFamily::kSkinny, 16, 32, 8, 2, 22.0},
     {"simt_64x64x8", KernelFamily::kSimt, 64, 64, 4, 4, 35.5},
