@@ -25,7 +25,13 @@ from .epilogues import lookup
 from .gradients import no_autocast
 from .precision import check_native
 from .schemas import LIBRARY
-from .validation import DTYPES, check_columns, check_fold_rows, check_linear, check_matrix
+from .validation import (
+    check_columns,
+    check_fold_rows,
+    check_linear,
+    check_matrix,
+    check_operand_dtypes,
+)
 
 
 def linear_epilogue(
@@ -104,17 +110,8 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
     return reference.fold_rows(weight, kernel_size).contiguous()
 
 
-def _check_fake_dtypes(first: Tensor, *others: Tensor | None) -> None:
-    dtype = first.dtype
-    alike = all(other is None or other.dtype == dtype for other in others)
-    torch._check_type(
-        alike and dtype in DTYPES,
-        lambda: f"all inputs must be float32 or float64, got {dtype} first",
-    )
-
-
-def _check_fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    _check_fake_dtypes(x, weight, bias)
+def _check_fake_linear(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    check_operand_dtypes(op, x, weight, bias)
     torch._check(x.dim() >= 1 and weight.dim() == 2, lambda: "x must be [..., K], weight [N, K]")
     torch._check(
         x.shape[-1] == weight.shape[1],
@@ -132,7 +129,7 @@ def _check_fake_bias(bias: Tensor, n: int) -> None:
 def _fake_linear_epilogue(
     x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
 ) -> Tensor:
-    _check_fake_linear(x, weight, bias)
+    _check_fake_linear("linear_epilogue", x, weight, bias)
     row = lookup(name)
     row.check(weight.shape[0], params)
     if row.columns is None:
@@ -147,7 +144,7 @@ def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _fake_linear_gelu_softmax(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> Tensor:
-    _check_fake_linear(x, weight, bias)
+    _check_fake_linear("linear_gelu_softmax", x, weight, bias)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
@@ -168,7 +165,7 @@ def _fake_linear_avgpool_gelu_scale_max(
     precision: str,
     folded: int = 1,
 ) -> Tensor:
-    _check_fake_linear(x, weight, bias)
+    _check_fake_linear("linear_avgpool_gelu_scale_max", x, weight, bias)
     _check_fake_kernel_size(kernel_size, weight.shape[0])
     return x.new_empty(x.shape[:-1])
 
@@ -179,7 +176,7 @@ def _check_fake_kernel_size(kernel_size: int, n: int) -> None:
 
 
 def _fake_gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
-    _check_fake_dtypes(z, bias)
+    check_operand_dtypes("gelu_softmax", z, bias)
     torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
     if bias is not None:
         _check_fake_bias(bias, z.shape[-1])
@@ -187,7 +184,7 @@ def _fake_gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tens
 
 
 def _fake_gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
-    _check_fake_dtypes(z, bias)
+    check_operand_dtypes("gelu_scale_max", z, bias)
     torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
     torch._check(z.shape[-1] >= 1, lambda: "the maximum needs N >= 1")
     if bias is not None:
@@ -196,13 +193,13 @@ def _fake_gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approxima
 
 
 def _fake_softmax(z: Tensor) -> Tensor:
-    _check_fake_dtypes(z)
+    check_operand_dtypes("softmax", z)
     torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
     return z.new_empty(z.shape)
 
 
 def _fake_fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
-    _check_fake_dtypes(weight)
+    check_operand_dtypes("fold_rows", weight)
     _check_fake_kernel_size(kernel_size, weight.shape[0])
     return weight.new_empty((weight.shape[0] // kernel_size, *weight.shape[1:]))
 

@@ -36,16 +36,20 @@ def run_python(
     )
 
 
-def load_toolchain() -> ModuleType:
-    """buildtools/toolchain.py, without the repository root on sys.path."""
-    path = ROOT / "buildtools" / "toolchain.py"
-    spec = importlib.util.spec_from_file_location("toolchain", path)
+def load_module(path: Path) -> ModuleType:
+    """A file as a module of its stem's name, without its folder on sys.path."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["toolchain"] = module  # its dataclass looks itself up there
+    sys.modules[path.stem] = module  # dataclasses and named tuples look themselves up there
     spec.loader.exec_module(module)
     return module
+
+
+def load_toolchain() -> ModuleType:
+    """buildtools/toolchain.py."""
+    return load_module(ROOT / "buildtools" / "toolchain.py")
 
 
 def nvcc() -> Path:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from programs import ROOT, cutlass_include, nvcc, run_python
+from programs import ROOT, cutlass_include, load_module, nvcc, run_python
 
 EXAMPLES = ROOT / "examples"
 # Example -> (attribute that holds the linear, small constructor arguments).
@@ -17,16 +15,6 @@ DROP_INS: dict[str, tuple[str, Sequence[Any]]] = {
     "matmul_gelu_softmax": ("linear", (48, 33)),
     "matmul_avgpool_gelu_scale_max": ("matmul", (48, 33, 4, -1.5)),
 }
-
-
-def load(name: str) -> ModuleType:
-    """The example as a module, without its folder on sys.path."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def build(model: Any, arguments: Sequence[Any], device: str) -> torch.nn.Module:
@@ -48,7 +36,7 @@ def test_an_example_runs_by_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_both_models_start_from_the_same_parameters(name: str) -> None:
-    module, (attribute, arguments) = load(name), DROP_INS[name]
+    module, (attribute, arguments) = load_module(EXAMPLES / f"{name}.py"), DROP_INS[name]
     plain, fused = (build(m, arguments, "cpu") for m in (module.Model, module.ModelNew))
     state, state_new = plain.state_dict(), fused.state_dict()
     assert list(state) == list(state_new) == [f"{attribute}.weight", f"{attribute}.bias"]
@@ -59,7 +47,7 @@ def test_both_models_start_from_the_same_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_both_models_agree_forward_and_backward(name: str, device: str) -> None:
-    module, (_, arguments) = load(name), DROP_INS[name]
+    module, (_, arguments) = load_module(EXAMPLES / f"{name}.py"), DROP_INS[name]
     plain, fused = (build(m, arguments, device) for m in (module.Model, module.ModelNew))
     x = torch.randn(9, arguments[0], device=device)
     results = []
@@ -74,7 +62,7 @@ def test_both_models_agree_forward_and_backward(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_the_full_size_is_the_headline_size(name: str) -> None:
-    module = load(name)
+    module = load_module(EXAMPLES / f"{name}.py")
     assert (module.batch_size, module.in_features, module.out_features) == (1024, 8192, 8192)
     (x,) = module.get_inputs()
     assert x.shape == (1024, 8192)

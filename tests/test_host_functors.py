@@ -6,7 +6,6 @@ The GPU runs the same code through its adapters; here every value can be looked 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import ROOT, cutlass_include, nvcc
+from programs import ROOT, cutlass_include, load_module, nvcc
 from torch.nn import functional as F
 
 SOURCES = Path(__file__).parent / "cpp"
@@ -160,11 +159,7 @@ def test_gelu_for_the_softmax(host: ctypes.CDLL) -> None:
 
 
 def test_coefficients_are_those_of_the_fit() -> None:
-    spec = importlib.util.spec_from_file_location("fit", ROOT / "scripts/fit_softmax_gelu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    fit = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fit)
+    fit = load_module(ROOT / "scripts" / "fit_softmax_gelu.py")
     header = (ROOT / "include/cutlass_ops/epilogue/softmax_gelu.h").read_text()
     written = re.findall(r"(?:float p = |fmaf\(p, t, )(-?[\d.e-]+)f", header)
     coefficients, error = fit.fit(len(written) - 1)

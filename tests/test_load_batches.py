@@ -6,13 +6,11 @@ same. Only the disassembly shows it: a branch or a loop between the loads is eno
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
-import sys
 
 import pytest
-from programs import ROOT
+from programs import ROOT, load_module
 
 from cutlass_ops import _library
 
@@ -66,12 +64,7 @@ def test_loads_come_in_batches() -> None:
         pytest.skip("cuobjdump is not installed")
     if "90a" not in _library.build_info()["architectures"]:
         pytest.skip(f"no code for {ARCH}")
-    spec = importlib.util.spec_from_file_location("banks", ROOT / "scripts" / "register_banks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    banks = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = banks
-    spec.loader.exec_module(banks)
+    banks = load_module(ROOT / "scripts" / "register_banks.py")
     seen = 0
     for name, body in banks.kernels(banks.disassemble(cuobjdump, BINARY, ARCH)).items():
         softmax, fold = _SOFTMAX.search(name), _FOLD.search(name)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPT = Path(__file__).parent.parent / "scripts" / "register_banks.py"
+from programs import ROOT, load_module
 
 
 @pytest.fixture(scope="module")
 def banks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("register_banks", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module(ROOT / "scripts" / "register_banks.py")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +26,11 @@ def banks() -> ModuleType:
         (["FFMA R4, R2.reuse, R3, R4", "FFMA R6, R5, R2, R6"], [2, 2]),  # another slot
         # An odd register in the same slot does not drive out an even one.
         (["FFMA R7, R2.reuse, R0, R7", "FFMA R9, R3, R0, R9", "FFMA R4, R2, R1, R4"], [2, 2, 1]),
+        # One of the same parity does: there is one place for each.
+        (
+            ["FFMA R7, R2.reuse, R0, R7", "FFMA R9, R4.reuse, R0, R9", "FFMA R5, R2, R0, R5"],
+            [2] * 3,
+        ),
         (["FFMA R2, R2.reuse, R1, R5", "FFMA R6, R2, R5, R6"], [2, 2]),  # written meanwhile
     ],
 )
