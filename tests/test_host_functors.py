@@ -246,35 +246,60 @@ def test_raster_visits_every_tile_once(
 
 
 @given(tiles=st.integers(1, 60), blocks=st.integers(1, 40), ctas=st.integers(1, 40))
-def test_stream_k_gives_every_block_to_one_cta(
+def test_stream_k_gives_every_block_to_one_piece(
     host: ctypes.CDLL, tiles: int, blocks: int, ctas: int
 ) -> None:
-    """Every block of every tile once; a CTA publishes one piece at most, and before it waits; the
-    CTA that finishes a tile finds all of its other pieces with the CTAs from `first_owner` on."""
+    """Every block of every tile once; as many slots as CTAs, each for one piece; one item completes a
+    tile, with the slots of all its other pieces, and comes after their items."""
     host.stream_piece.restype = ctypes.c_bool
     seen = np.zeros((tiles, blocks), dtype=int)
-    owner: dict[tuple[int, int], int] = {}  # (tile, first block of a piece) -> CTA
-    for cta in range(ctas):
-        published, waited, work, done = 0, False, 0, 0
-        piece = np.empty(3, dtype=np.int32)
-        while host.stream_piece(tiles, blocks, ctas, cta, done, pointer(piece)):
-            tile, begin, end = piece.tolist()
+    published: dict[int, tuple[int, int]] = {}  # slot -> (tile, item)
+    completed: dict[int, int] = {}  # tile -> item
+    pieces = []
+    for item in range(host.stream_items(tiles, blocks, ctas)):
+        piece, done = np.empty(4, dtype=np.int32), 0
+        while host.stream_piece(tiles, blocks, ctas, item, done, pointer(piece)):
+            tile, begin, end, slot = piece.tolist()
             assert 0 <= begin < end <= blocks
             seen[tile, begin:end] += 1
-            owner[tile, begin] = cta
-            if end < blocks:
-                published += 1
-                assert not waited
-            waited |= end == blocks and begin > 0
-            work += end - begin
+            if slot == -1:
+                assert tile not in completed
+                completed[tile] = item
+            else:
+                assert 0 <= slot < ctas
+                assert slot not in published
+                published[slot] = (tile, item)
+            pieces.append((item, end - begin))
             done += 1
-        assert published <= 1
-        assert abs(work - tiles * blocks / ctas) < 1
     assert (seen == 1).all()
-    for tile in range(tiles % ctas):
-        pieces = [owner[tile, begin] for begin in range(blocks) if (tile, begin) in owner]
-        first = host.stream_first_owner(tiles, blocks, ctas, tile)
-        assert pieces == list(range(first, first + len(pieces)))
+    for tile in range(tiles):
+        slots = np.empty(ctas, dtype=np.int32)
+        count = host.stream_slots(tiles, blocks, ctas, tile, pointer(slots))
+        wanted = {slot for slot, (owner, _) in published.items() if owner == tile}
+        assert sorted(slots[:count].tolist()) == sorted(wanted)
+        assert all(published[slot][1] < completed[tile] for slot in wanted)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "blocks", "longest"),
+    [(512, 256, 244), (128, 256, 125), (32, 256, 32), (384, 96, 45), (1376, 128, 29), (1024, 16, 16)],
+)
+def test_stream_k_shares_are_even(
+    host: ctypes.CDLL, tiles: int, blocks: int, longest: int
+) -> None:
+    """264 CTAs, an H200's: the longest item of the last wave, a piece of a tail counted as a block
+    more than it has. Whole tiles alone would take `blocks`."""
+    host.stream_piece.restype = ctypes.c_bool
+    items = host.stream_items(tiles, blocks, 264)
+    whole = tiles // 264 * 264
+    work = dict.fromkeys(range(whole, items), 0)
+    for item in work:
+        piece, done = np.empty(4, dtype=np.int32), 0
+        while host.stream_piece(tiles, blocks, 264, item, done, pointer(piece)):
+            work[item] += int(piece[2] - piece[1]) + (items - whole <= 264 and done > 0)
+            done += 1
+    assert len(work) <= 264
+    assert max(work.values()) <= longest
 
 
 @pytest.mark.parametrize("tile", ["64x64", "128x64", "128x128", "128x256", "128x128x32"])

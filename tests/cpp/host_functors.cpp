@@ -87,18 +87,30 @@ void raster(int tiles_m, int tiles_n, int splits, int* out) {
   }
 }
 
-/// Whether a CTA of stream-K has a piece after `done` others, and the piece (tile, begin, end).
-bool stream_piece(int tiles, int blocks, int ctas, int cta, int done, int* out) {
+/// Whether an item of stream-K has a piece after `done` others, and the piece.
+bool stream_piece(int tiles, int blocks, int ctas, int item, int done, int* out) {
   cutlass_ops::gemm::StreamPiece piece{};
-  bool const any = cutlass_ops::gemm::StreamK{tiles, blocks, ctas}.piece(cta, done, piece);
+  auto const cut = cutlass_ops::gemm::StreamK::make(tiles, blocks, ctas);
+  bool const any = item < cut.items() && cut.piece(item, done, piece);
   out[0] = piece.tile;
   out[1] = piece.begin;
   out[2] = piece.end;
+  out[3] = piece.slot;
   return any;
 }
 
-int stream_first_owner(int tiles, int blocks, int ctas, int tile) {
-  return cutlass_ops::gemm::StreamK{tiles, blocks, ctas}.first_owner(tile);
+int stream_items(int tiles, int blocks, int ctas) {
+  return cutlass_ops::gemm::StreamK::make(tiles, blocks, ctas).items();
+}
+
+/// The slots that the CTA which completes a tile adds up; returns how many.
+int stream_slots(int tiles, int blocks, int ctas, int tile, int* out) {
+  auto const cut = cutlass_ops::gemm::StreamK::make(tiles, blocks, ctas);
+  int const count = cut.published(tile);
+  for (int index = 0; index < count; ++index) {
+    out[index] = cut.slot(tile, index);
+  }
+  return count;
 }
 
 }  // extern "C"

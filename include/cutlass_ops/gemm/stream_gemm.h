@@ -1,5 +1,5 @@
-// Stream-K kernel: as many CTAs as fit on the GPU, each with its pieces; the epilogue of a tile
-// runs where its last piece is, on the sum of them all.
+// Stream-K kernel: as many CTAs as fit on the GPU, each taking one item of work after the other;
+// the epilogue of a tile runs where it is completed, on the sum of its pieces.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// What CTAs leave for one another in global memory: a CTA publishes one piece at most.
+/// What CTAs leave for one another in global memory.
 struct StreamExchange {
-  float* partials;  ///< [ctas][elements of a tile], 16-byte aligned
-  int* published;   ///< [ctas], 0 before the launch
-  int* started;     ///< how many CTAs have, 0 before the launch
+  float* partials;  ///< [slots][elements of a tile], 16-byte aligned
+  int* published;   ///< [slots], 0 before the launch
+  int* taken;       ///< items that have been, 0 before the launch
 };
 
 template <class Mainloop_, class Tile_, class Chain, class Sink>
@@ -50,15 +50,13 @@ struct StreamGemm {
   struct SharedStorage {
     Tiles tiles;
     StreamPiece piece;
-    int cta;   ///< in the order of their start, which CUDA does not promise of blockIdx
-    int done;  ///< pieces
-    bool more;
+    int item;
+    int done;  ///< pieces of the item
   };
 
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage) {
     if (threadIdx.x == 0) {
-      storage.cta = atomicAdd(params.exchange.started, 1);
-      storage.done = 0;
+      take(params, storage);
     }
     while (next_piece(params, storage)) {
       Accumulators accumulators;
@@ -69,13 +67,21 @@ struct StreamGemm {
   }
 
  private:
+  CUTLASS_OPS_DEVICE static void take(Params const& params, SharedStorage& storage) {
+    storage.item = atomicAdd(params.exchange.taken, 1);
+    storage.done = 0;
+  }
+
   CUTLASS_OPS_DEVICE static bool next_piece(Params const& params, SharedStorage& storage) {
     if (threadIdx.x == 0) {
-      storage.more = params.cut.piece(storage.cta, storage.done, storage.piece);
+      while (storage.item < params.cut.items() &&
+             !params.cut.piece(storage.item, storage.done, storage.piece)) {
+        take(params, storage);
+      }
       ++storage.done;
     }
     __syncthreads();
-    return storage.more;
+    return storage.item < params.cut.items();
   }
 
   CUTLASS_OPS_DEVICE static void multiply(Params const& params, SharedStorage& storage,
@@ -90,15 +96,13 @@ struct StreamGemm {
   CUTLASS_OPS_DEVICE static void finish(Params const& params, SharedStorage& storage,
                                         Accumulators& accumulators) {
     StreamPiece const piece = storage.piece;
-    if (piece.end < params.cut.blocks) {
-      publish(params.exchange, storage.cta, accumulators);
-      return;
+    if (piece.slot != StreamPiece::kCompletes) {
+      publish(params.exchange, piece.slot, accumulators);
+    } else {
+      collect(params, piece.tile, accumulators);
+      Epilogue::run(params.epilogue, storage.tiles.epilogue, accumulators, params.problem.m,
+                    params.raster.locate(piece.tile), origin(params, piece.tile), threadIdx.x);
     }
-    if (piece.begin > 0) {
-      collect(params.exchange, params.cut.first_owner(piece.tile), storage.cta, accumulators);
-    }
-    Epilogue::run(params.epilogue, storage.tiles.epilogue, accumulators, params.problem.m,
-                  params.raster.locate(piece.tile), origin(params, piece.tile), threadIdx.x);
     __syncthreads();  // the staged rows and the piece have been read
   }
 
@@ -107,14 +111,14 @@ struct StreamGemm {
   }
 
   /// Thread by thread: the one that collects holds the same accumulators.
-  CUTLASS_OPS_DEVICE static Vector* place(StreamExchange const& exchange, int cta) {
-    return reinterpret_cast<Vector*>(exchange.partials + std::int64_t{cta} * kTileElements) +
+  CUTLASS_OPS_DEVICE static Vector* place(StreamExchange const& exchange, int slot) {
+    return reinterpret_cast<Vector*>(exchange.partials + std::int64_t{slot} * kTileElements) +
            threadIdx.x;
   }
 
-  CUTLASS_OPS_DEVICE static void publish(StreamExchange const& exchange, int cta,
+  CUTLASS_OPS_DEVICE static void publish(StreamExchange const& exchange, int slot,
                                          Accumulators const& accumulators) {
-    Vector* const target = place(exchange, cta);
+    Vector* const target = place(exchange, slot);
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < kVectors; ++i) {
       Vector vector;
@@ -124,16 +128,18 @@ struct StreamGemm {
       }
       target[i * Tile::kThreads] = vector;
     }
-    cutlass::Barrier::arrive_inc(exchange.published, threadIdx.x, cta);
+    cutlass::Barrier::arrive_inc(exchange.published, threadIdx.x, slot);
   }
 
-  /// Adds the pieces of the CTAs in [first, last) to this one's, in the order of k.
-  CUTLASS_OPS_DEVICE static void collect(StreamExchange const& exchange, int first, int last,
+  /// Adds the published pieces of a tile, always in the same order.
+  CUTLASS_OPS_DEVICE static void collect(Params const& params, int tile,
                                          Accumulators& accumulators) {
+    int const pieces = params.cut.published(tile);
     CUTLASS_OPS_UNROLL_BY(1)
-    for (int cta = first; cta < last; ++cta) {
-      cutlass::Barrier::wait_eq(exchange.published, threadIdx.x, cta, 1);
-      Vector const* const source = place(exchange, cta);
+    for (int index = 0; index < pieces; ++index) {
+      int const slot = params.cut.slot(tile, index);
+      cutlass::Barrier::wait_eq(params.exchange.published, threadIdx.x, slot, 1);
+      Vector const* const source = place(params.exchange, slot);
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < kVectors; ++i) {
         Vector const vector = source[i * Tile::kThreads];

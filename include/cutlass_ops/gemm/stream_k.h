@@ -1,6 +1,7 @@
-// Stream-K: the cut of a GEMM into as many equal shares as CTAs fit on the GPU. Osama et al.,
+// Stream-K: the cut of a GEMM into work that keeps every CTA busy to the end. After Osama et al.,
 // "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the
-// GPU", arXiv:2301.03598; the two-part form with whole tiles last.
+// GPU", arXiv:2301.03598; here with shares that begin at the same k, for CTAs that read the same
+// rows at the same time find them in L2.
 #pragma once
 
 #include <cstdint>
@@ -10,70 +11,123 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// A share of one tile: blocks of k in [begin, end) of those that the tile has.
+/// Blocks of k in [begin, end) of one tile.
 struct StreamPiece {
+  static constexpr int kCompletes = -1;
+
   int tile;
   int begin, end;
+  int slot;  ///< where it is published, or kCompletes: it adds up the others of its tile
 };
 
-/// Of `tiles` tiles, tiles % ctas are shared out by blocks of k, every CTA taking as many; the
-/// others are whole, one for each CTA at a time. Blocks are numbered tile after tile.
+/// Of `tiles` tiles, as many as fill waves of CTAs stay whole. Each of the `rest` is split into
+/// `shares`, which begin at the same k in all of them, and a `tail` of blocks at its end: tails go
+/// to `helpers`, the CTAs that are left, one tail after the other.
 ///
-/// A tile is finished by the CTA that has its last block. It waits for the CTAs before it that have
-/// the others, and for those alone: where CTAs are numbered in the order of their start, none waits
-/// for one that may never start.
+/// Items of work are numbered: whole tiles, helpers, shares in the order of k. CTAs take them in
+/// that order, so that what an item waits for has been taken before it, whatever else the GPU runs.
 struct StreamK {
   int tiles;
   int blocks;  ///< of k in a tile
-  int ctas;
+  int rest, shares, tail, helpers;
 
-  CUTLASS_OPS_HOST_DEVICE int streamed_tiles() const { return tiles % ctas; }
-  CUTLASS_OPS_HOST_DEVICE int whole_tiles() const { return tiles / ctas; }  ///< of a CTA
+  /// A piece of a tail takes about as long as so many more blocks: its first loads, and 64 KB.
+  static constexpr int kPieceBlocks = 1;
 
-  CUTLASS_OPS_HOST_DEVICE std::int64_t streamed_blocks() const {
-    return std::int64_t{streamed_tiles()} * blocks;
+  /// `ctas` is how many run at the same time.
+  static StreamK make(int tiles, int blocks, int ctas) {
+    StreamK cut{tiles, blocks, tiles % ctas, 0, 0, 0};
+    if (cut.rest == 0) {
+      return cut;
+    }
+    int const wanted = ctas / cut.rest;
+    cut.shares = wanted < blocks ? wanted : blocks;
+    cut.helpers = ctas - cut.rest * wanted;
+    // All end together where share + piece = rest / helpers * (tail + piece); rounded up.
+    std::int64_t const even =
+        std::int64_t{cut.rest} * (blocks + kPieceBlocks) - cut.helpers * kPieceBlocks;
+    std::int64_t const share = (even + ctas - 1) / ctas;
+    std::int64_t const tail = blocks - cut.shares * share;
+    cut.tail = cut.helpers > 0 && tail > 0 ? int(tail) : 0;
+    cut.helpers = cut.tail > 0 ? cut.helpers : 0;
+    return cut;
   }
 
-  /// CTAs that share them: none goes without, or another would wait for it in vain.
-  CUTLASS_OPS_HOST_DEVICE int sharers() const {
-    return streamed_blocks() < ctas ? int(streamed_blocks()) : ctas;
+  CUTLASS_OPS_HOST_DEVICE int whole() const { return tiles - rest; }
+  CUTLASS_OPS_HOST_DEVICE int items() const { return whole() + helpers + rest * shares; }
+
+  /// The piece of an item after `done` others; false where there is none left.
+  CUTLASS_OPS_HOST_DEVICE bool piece(int item, int done, StreamPiece& piece) const {
+    if (item < whole()) {
+      piece = {item, 0, blocks, StreamPiece::kCompletes};
+      return done == 0;
+    }
+    if (item < whole() + helpers) {
+      return tail_piece(item - whole(), done, piece);
+    }
+    int const index = item - whole() - helpers;
+    int const row = index % rest;
+    int const share = index / rest;
+    bool const last = share == shares - 1;
+    piece = {whole() + row, share_begin(share), share_begin(share + 1),
+             last ? StreamPiece::kCompletes : row * (shares - 1) + share};
+    return done == 0;
   }
 
-  /// The first block of a CTA.
-  CUTLASS_OPS_HOST_DEVICE std::int64_t first_block(int cta) const {
-    return cta < sharers() ? streamed_blocks() * cta / sharers() : streamed_blocks();
+  /// Pieces of a tile that are published.
+  CUTLASS_OPS_HOST_DEVICE int published(int tile) const {
+    if (tile < whole()) {
+      return 0;
+    }
+    int const row = tile - whole();
+    return shares - 1 +
+           (tail > 0 ? helper((row + 1) * std::int64_t{tail} - 1) - first(row) + 1 : 0);
   }
 
-  /// The CTA that has a block: the last one whose first block is not beyond it.
-  CUTLASS_OPS_HOST_DEVICE int owner(std::int64_t block) const {
-    return int(((block + 1) * sharers() - 1) / streamed_blocks());
+  /// Where the one of them with this index is.
+  CUTLASS_OPS_HOST_DEVICE int slot(int tile, int index) const {
+    int const row = tile - whole();
+    return index < shares - 1 ? row * (shares - 1) + index
+                              : tail_slot(row, first(row) + index - (shares - 1));
   }
 
-  /// The CTA that has the first block of a streamed tile.
-  CUTLASS_OPS_HOST_DEVICE int first_owner(int tile) const {
-    return owner(std::int64_t{tile} * blocks);
+ private:
+  CUTLASS_OPS_HOST_DEVICE int share_begin(int share) const {
+    return int(std::int64_t{blocks - tail} * share / shares);
   }
 
-  /// The piece that a CTA works on after `done` others; false where there is none left.
-  ///
-  /// Streamed pieces come from the last to the first: what another CTA will wait for is done before
-  /// this one waits. Whole tiles come after that, so that the waiting hides behind them.
-  CUTLASS_OPS_HOST_DEVICE bool piece(int cta, int done, StreamPiece& piece) const {
-    std::int64_t const begin = first_block(cta);
-    std::int64_t const end = first_block(cta + 1);
-    int const first_tile = int(begin / blocks);
-    int const streamed = begin < end ? int((end - 1) / blocks) - first_tile + 1 : 0;
-    if (done - streamed >= whole_tiles()) {
+  /// The first block of a helper, of those of all tails one after the other.
+  CUTLASS_OPS_HOST_DEVICE std::int64_t helper_begin(int helper) const {
+    return std::int64_t{rest} * tail * helper / helpers;
+  }
+
+  /// The helper that has a block: the last one whose first block is not beyond it.
+  CUTLASS_OPS_HOST_DEVICE int helper(std::int64_t block) const {
+    return int(((block + 1) * helpers - 1) / (std::int64_t{rest} * tail));
+  }
+
+  /// The helper that has the first block of a tail.
+  CUTLASS_OPS_HOST_DEVICE int first(int row) const { return helper(std::int64_t{row} * tail); }
+
+  /// Each tail and each helper begins a piece.
+  CUTLASS_OPS_HOST_DEVICE int tail_slot(int row, int helper) const {
+    return rest * (shares - 1) + row + helper;
+  }
+
+  CUTLASS_OPS_HOST_DEVICE bool tail_piece(int helper, int done, StreamPiece& piece) const {
+    std::int64_t const begin = helper_begin(helper);
+    std::int64_t const end = helper_begin(helper + 1);
+    if (begin == end) {
       return false;
     }
-    if (done >= streamed) {
-      piece = {streamed_tiles() + (done - streamed) * ctas + cta, 0, blocks};
-      return true;
+    int const row = int(begin / tail) + done;
+    std::int64_t const origin = std::int64_t{row} * tail;
+    if (origin >= end) {
+      return false;
     }
-    int const tile = first_tile + streamed - 1 - done;
-    std::int64_t const origin = std::int64_t{tile} * blocks;
-    piece = {tile, begin > origin ? int(begin - origin) : 0,
-             end < origin + blocks ? int(end - origin) : blocks};
+    int const first_k = blocks - tail;
+    piece = {whole() + row, first_k + (begin > origin ? int(begin - origin) : 0),
+             first_k + (end < origin + tail ? int(end - origin) : tail), tail_slot(row, helper)};
     return true;
   }
 };

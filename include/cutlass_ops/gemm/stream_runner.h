@@ -21,7 +21,8 @@ struct StreamRunner {
     return Mainloop::can_implement(problem);
   }
 
-  /// `exchange` holds a tile and a flag for every CTA and a count of them, 16-byte aligned.
+  /// `exchange` holds a tile and a flag for every CTA, for no more pieces are published, and a
+  /// count of the items taken; 16-byte aligned.
   static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int ctas,
                     float* exchange, cudaStream_t stream) {
     Status status = can_implement(problem, chain);
@@ -38,7 +39,7 @@ struct StreamRunner {
       return status;
     }
     Raster const raster{int(ceil_div(problem.m, Tile::kM)), int(ceil_div(problem.n, Tile::kN)), 1};
-    StreamK const cut{int(raster.ctas()), int(ceil_div(problem.k, Tile::kK)), ctas};
+    StreamK const cut = StreamK::make(int(raster.ctas()), int(ceil_div(problem.k, Tile::kK)), ctas);
     typename Gemm::Params const params{problem,
                                        raster,
                                        cut,
