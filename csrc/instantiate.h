@@ -94,6 +94,7 @@ struct Launchers {
   using Chain = typename Description::Chain;
   using Sink = typename Description::Sink;
   static constexpr int kWidth = epilogue::fragment_width<Chain>();
+  static constexpr int kVectorWidth = 4;
 
   static Chain chain(epilogue::Arguments const& arguments, int columns) {
     epilogue::Reader reader(arguments);
@@ -103,7 +104,7 @@ struct Launchers {
   static EpilogueShape shape(epilogue::Arguments const& arguments, int columns) {
     epilogue::Reader reader(arguments);
     Chain const chain = Chain::make(reader, columns);
-    return {chain.window(), Sink::kReduces, kWidth, reader.consumed()};
+    return {chain.window(), Sink::kReduces, matrix_width(chain), reader.consumed()};
   }
 
   static Status run_gemm(LinearCall const& call) {
@@ -122,15 +123,19 @@ struct Launchers {
   static Status run_matrix(MatrixCall const& call) {
     Chain const steps = chain(call.arguments, call.source.columns);
     int const output_columns = call.source.columns / steps.window();
-    MatrixSlots const cut = matrix_slots(call.rows, output_columns, kWidth);
+    MatrixSlots const cut =
+        matrix_slots(call.rows, output_columns, matrix_width(steps), Sink::kReduces);
     float* const target = sink_target(call.workspace, call.out, cut.slots);
     kernel::MatrixEpilogueParams<Chain, Sink> const params{
         call.source,     steps,          Sink::make(target, output_columns, cut.slots),
         call.rows,       output_columns, cut.slots,
         cut.slot_columns};
     constexpr int kThreads = kernel::MatrixEpilogueConfig::kThreads;
+    auto* const matrix_epilogue = matrix_width(steps) == kWidth
+                                      ? kernel::matrix_epilogue<kWidth, Chain, Sink>
+                                      : kernel::matrix_epilogue<kVectorWidth, Chain, Sink>;
     Status const status =
-        launch("matrix_epilogue", kernel::matrix_epilogue<Chain, Sink>,
+        launch("matrix_epilogue", matrix_epilogue,
                grid_stride_ctas(std::int64_t{call.rows} * cut.slots, kThreads / 32), kThreads,
                call.stream, params);
     return status.ok() ? combine(target, cut.slots, call.out, call.rows, call.stream) : status;
@@ -150,6 +155,12 @@ struct Launchers {
   }
 
  private:
+  /// Output columns of a matrix that a thread evaluates at a time. Windows of one column, over a
+  /// folded operand, need not go one by one.
+  static int matrix_width(Chain const& chain) {
+    return chain.window() == 1 ? kVectorWidth : kWidth;
+  }
+
   /// A reduction over a single slot writes its result at once.
   static float* sink_target(float* workspace, float* out, int slots) {
     return Sink::kReduces && slots > 1 ? workspace : out;

@@ -14,6 +14,7 @@ struct KernelInfo {
   int warps;        ///< of a CTA
   int ctas_per_sm;  ///< that fit
   double tflops;    ///< on a full H200 (132 SMs); the ratios carry over to other GPUs
+  double wave_ns;   ///< what a wave of CTAs takes besides: first loads, epilogue
 };
 
 enum KernelIndex {
@@ -29,13 +30,13 @@ enum KernelIndex {
 
 // Rates fitted to the times of docs/performance.md over a dozen shapes.
 inline constexpr KernelInfo kKernels[kKernelCount] = {
-    {"skinny", KernelFamily::kSkinny, 16, 32, 4, 8, 2, 22.0},
-    {"simt_64x64x8", KernelFamily::kSimt, 64, 64, 8, 4, 4, 35.5},
-    {"simt_128x64x8", KernelFamily::kSimt, 128, 64, 8, 4, 3, 44.0},
-    {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 8, 8, 2, 46.5},
-    {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 8, 8, 1, 49.2},
-    {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 55.5},
-    {"stream_k_128x128x32", KernelFamily::kStreamK, 128, 128, 32, 8, 2, 55.5},
+    {"skinny", KernelFamily::kSkinny, 16, 32, 4, 8, 2, 22.0, 3000.0},
+    {"simt_64x64x8", KernelFamily::kSimt, 64, 64, 8, 4, 4, 35.5, 3000.0},
+    {"simt_128x64x8", KernelFamily::kSimt, 128, 64, 8, 4, 3, 44.0, 3000.0},
+    {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 8, 8, 2, 46.5, 3000.0},
+    {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 8, 8, 1, 49.2, 3000.0},
+    {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 55.8, 10000.0},
+    {"stream_k_128x128x32", KernelFamily::kStreamK, 128, 128, 32, 8, 2, 55.8, 10000.0},
 };
 
 }  // namespace cutlass_ops

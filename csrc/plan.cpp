@@ -18,8 +18,10 @@ constexpr double kReferenceSms = 132.0;
 constexpr double kBytesPerNs = 3200.0;
 constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
 constexpr double kLaunchNs = 2500.0;        // a dependent launch
-constexpr double kPieceNs = 700.0;          // a piece of a tile, published and added up
-constexpr double kCtaNs = 3000.0;           // prologue, first loads, epilogue of a CTA
+constexpr double kStreamNs = 35000.0;       // flags cleared, pieces published and added up
+// Of a whole tile's time: where CTAs of an SM advance at different speeds, the last whole tiles end
+// so much after the queue is empty.
+constexpr double kStreamLateness = 0.3;
 
 constexpr int kMostSplits = 32;
 
@@ -43,26 +45,28 @@ double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits)
   double const cta_flops = 2.0 * kernel.tile_m * kernel.tile_n * k;
   std::int64_t const slots = std::int64_t{request.gpu.sm_count} * kernel.ctas_per_sm;
   std::int64_t const full_waves = ctas / slots;
-  double ns = double(full_waves) * (kernel.ctas_per_sm * cta_flops / flops_per_ns_per_sm + kCtaNs);
+  double ns =
+      double(full_waves) * (kernel.ctas_per_sm * cta_flops / flops_per_ns_per_sm + kernel.wave_ns);
   if (std::int64_t const rest = ctas % slots; rest > 0) {
     double const resident = double(ceil_div(rest, request.gpu.sm_count));
     double const efficiency = warp_efficiency(resident * kernel.warps) /
                               warp_efficiency(double(kernel.ctas_per_sm) * kernel.warps);
-    ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + kCtaNs;
+    ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + kernel.wave_ns;
   }
   return ns;
 }
 
-/// Every CTA has the same work; then it waits for the last of the pieces that it adds up.
+/// Every SM has the same work. Shares shorter than half a tile are taken by the faster of its CTAs,
+/// and do not wait for a slower one that is busy with a whole tile.
 double stream_ns(KernelInfo const& kernel, PlanRequest const& request) {
-  int const ctas = request.gpu.sm_count * kernel.ctas_per_sm;
-  double const tiles =
-      double(ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n));
-  double const flops = 2.0 * kernel.tile_m * kernel.tile_n * request.k * tiles;
-  double const pieces =
-      std::fmod(tiles, ctas) == 0.0 ? 0.0 : std::ceil(ctas / std::fmod(tiles, ctas));
-  return flops / (kernel.tflops * 1e3 * request.gpu.sm_count / kReferenceSms) +
-         std::ceil(tiles / ctas) * kCtaNs + pieces * kPieceNs + kLaunchNs;
+  std::int64_t const ctas = std::int64_t{request.gpu.sm_count} * kernel.ctas_per_sm;
+  std::int64_t const tiles =
+      ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n);
+  double const tile_ns = 2.0 * kernel.tile_m * kernel.tile_n * request.k * ctas /
+                         (kernel.tflops * 1e3 * request.gpu.sm_count / kReferenceSms);
+  bool const late = tiles > ctas && tiles % ctas > 0 && tiles % ctas <= ctas / 2;
+  return tile_ns * double(tiles) / double(ctas) + double(ceil_div(tiles, ctas)) * kernel.wave_ns +
+         kStreamNs + (late ? kStreamLateness * tile_ns : 0.0);
 }
 
 /// The skinny kernel reads W once per row group, or is bound by its arithmetic.
@@ -75,7 +79,8 @@ double skinny_ns(PlanRequest const& request, int splits) {
   double const ctas = groups * double(ceil_div(request.n, kernel.tile_n)) * splits;
   double const fill = std::min(1.0, ctas / (double(request.gpu.sm_count) * kernel.ctas_per_sm));
   double const scale = kReferenceSms / request.gpu.sm_count;
-  return std::max(bytes / kReadBytesPerNs, flops / (kernel.tflops * 1e3)) * scale / fill + kCtaNs;
+  return std::max(bytes / kReadBytesPerNs, flops / (kernel.tflops * 1e3)) * scale / fill +
+         kernel.wave_ns;
 }
 
 /// Partials are written by the GEMM, read and finished by a second kernel.
@@ -121,7 +126,7 @@ bool accurate(KernelInfo const& kernel, PlanRequest const& request) {
 }
 
 bool own_mainloop(KernelInfo const& kernel) {
-  return kernel.family == KernelFamily::kTransposing || kernel.family == KernelFamily::kStreamK;
+  return kernel.family != KernelFamily::kSkinny && kernel.family != KernelFamily::kSimt;
 }
 
 /// The transposing mainloop was made for Hopper's 228 KB of shared memory, which Blackwell's data
@@ -152,8 +157,8 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
   Plan plan;
   plan.kernel = kernel;
   plan.splits = splits;
-  plan.direct = simt && splits == 1 && info.tile_n % request.window == 0;
   bool const stream = info.family == KernelFamily::kStreamK;
+  plan.direct = simt && splits == 1 && info.tile_n % request.window == 0;
   if (stream && !plan.direct) {
     return std::nullopt;
   }

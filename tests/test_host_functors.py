@@ -282,11 +282,16 @@ def test_stream_k_gives_every_block_to_one_piece(
 
 @pytest.mark.parametrize(
     ("tiles", "blocks", "longest"),
-    [(512, 256, 244), (128, 256, 125), (32, 256, 32), (384, 96, 45), (1376, 128, 29), (1024, 16, 16)],
+    [
+        (512, 256, 244),
+        (128, 256, 125),
+        (32, 256, 32),
+        (384, 96, 45),
+        (1376, 128, 29),
+        (1024, 16, 16),
+    ],
 )
-def test_stream_k_shares_are_even(
-    host: ctypes.CDLL, tiles: int, blocks: int, longest: int
-) -> None:
+def test_stream_k_shares_are_even(host: ctypes.CDLL, tiles: int, blocks: int, longest: int) -> None:
     """264 CTAs, an H200's: the longest item of the last wave, a piece of a tail counted as a block
     more than it has. Whole tiles alone would take `blocks`."""
     host.stream_piece.restype = ctypes.c_bool

@@ -26,17 +26,32 @@ struct MatrixSource {
 
   template <int kWidth>
   CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> load(int row, int column) const {
-    float const* pointer = data + row * row_stride + column;
-    Fragment<kWidth> sum = load_columns<kWidth>(pointer, columns - column, vectorized);
+    float const* const pointer = data + row * row_stride + column;
+    int const valid = columns - column;
+    if (valid >= kWidth && (kWidth == 1 || vectorized)) {
+      return sum<kWidth>(pointer, [](float const* place) {
+        return *reinterpret_cast<Fragment<kWidth> const*>(place);
+      });
+    }
+    return sum<kWidth>(
+        pointer, [&](float const* place) { return load_columns<kWidth>(place, valid, false); });
+  }
+
+ private:
+  /// `read` at the same place of every partial matrix. Without a branch in it, loads are issued
+  /// before the first is waited for.
+  template <int kWidth, class Read>
+  CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> sum(float const* pointer, Read read) const {
+    Fragment<kWidth> total = read(pointer);
+    CUTLASS_OPS_UNROLL_BY(8)
     for (int split = 1; split < splits; ++split) {
-      pointer += split_stride;
-      Fragment<kWidth> const part = load_columns<kWidth>(pointer, columns - column, vectorized);
+      Fragment<kWidth> const part = read(pointer + split * split_stride);
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < kWidth; ++i) {
-        sum[i] += part[i];
+        total[i] += part[i];
       }
     }
-    return sum;
+    return total;
   }
 };
 

@@ -6,12 +6,11 @@
 namespace cutlass_ops {
 namespace epilogue {
 
-/// Output columns [`begin`, `end`) of `row`, read from `source` (whose columns are those of the
+/// Output columns [`begin`, `end`) of `row`, `kWidth` at a time, read from `source` (whose columns are those of the
 /// linear).
-template <class Chain, class Sink, class Source>
+template <int kWidth, class Chain, class Sink, class Source>
 CUTLASS_OPS_DEVICE void visit_row(Chain const& chain, Sink const& sink, Source const& source,
                                   int row, int begin, int end, int slot, int lane) {
-  constexpr int kWidth = fragment_width<Chain>();
   typename Sink::State state;
   for (int column = begin + lane * kWidth; column < end; column += 32 * kWidth) {
     sink.visit(state, chain.template evaluate<kWidth>(source, row, column), row, column,

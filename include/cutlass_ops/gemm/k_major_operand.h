@@ -19,9 +19,9 @@ namespace gemm {
 /// share one: 47.6 against 52.1 TFLOP/s at the headline size on an H200.
 template <int kRows, int kK>
 struct MnMajorTile {
-  /// After every four k. A warp stores sixteen rows at two k, four apart, at a time; this puts them
-  /// into different halves of the banks, and keeps 128-bit loads aligned.
-  static constexpr int kPad = 16;
+  /// After every four k. A warp stores four rows times 32 k at a time; this spreads them over all
+  /// banks, and keeps 128-bit loads aligned.
+  static constexpr int kPad = 4;
   static constexpr int kElements = kRows * kK + kK / 4 * kPad;
 
   CUTLASS_OPS_HOST_DEVICE static constexpr int offset(int k, int row) {
@@ -38,26 +38,32 @@ CUTLASS_OPS_DEVICE std::uint32_t opaque(std::uint32_t value) {
   return value;
 }
 
-/// A thread's share of the loads and stores of one operand: kSlots vectors of four k a tile, all of
-/// one row. Two threads share a row, so that a warp's load takes whole sectors of 32 bytes; the first
-/// of a tile brings whole lines into L2. Every load is within the matrix: the caller moves tiles that
-/// would reach over an edge back inside. `kVectorized` wants 16-byte aligned vectors.
+/// A thread's share of the loads and stores of one operand: kSlots vectors of four k a tile, the
+/// rows of the CTA's threads times kSlots apart. Every load is within the matrix: the caller moves
+/// tiles that would reach over an edge back inside. `kVectorized` wants 16-byte aligned vectors.
 template <int kRows, int kK, int kThreads, bool kVectorized>
 struct KMajorOperand {
   using Tile = MnMajorTile<kRows, kK>;
   using Vector = epilogue::Fragment<4>;
-  static constexpr int kLanes = kThreads / kRows;  ///< that share a row
-  static constexpr int kSlotK = 4 * kLanes;        ///< k from a thread's vector to its next
-  static constexpr int kSlots = kK / kSlotK;
+  static constexpr int kLanes = kK / 4;  ///< that share a row
+  static constexpr int kSlotRows = kThreads / kLanes;
+  static constexpr int kSlots = kRows / kSlotRows;
 
-  static_assert(kLanes == 2, "a warp's stores were laid out for two threads a row");
-  static_assert(kSlots * kSlotK == kK && kSlots % 2 == 0, "pairs of slots cover the tile");
+  static_assert(kK == 32, "a warp's stores were laid out for 8 lanes along k");
+  static_assert(kSlots * kSlotRows == kRows, "the slots cover the tile");
 
-  /// Bytes from a pair of slots to the next. To be passed as a kernel parameter: where ptxas knows
-  /// the addresses of all slots it issues several loads at once, and runs out of registers.
-  static constexpr std::int64_t kPairBytes = 2 * sizeof(float) * kSlotK;
+  /// The way of a thread over the matrix, in bytes: kernel parameters, for registers are scarce.
+  struct Steps {
+    std::int64_t to_next_slot;
+    std::int64_t to_next_tile;  ///< from the last slot to slot 0 of the tile kK further along k
 
-  char const* source;         ///< of the next pair of slots
+    static Steps make(std::int64_t stride) {
+      std::int64_t const slot = sizeof(float) * kSlotRows * stride;
+      return {slot, std::int64_t(sizeof(float)) * kK - (kSlots - 1) * slot};
+    }
+  };
+
+  char const* source;         ///< of the next load
   std::uint32_t destination;  ///< in stage 0, bytes
 
   /// Where in a tile the vectors of a thread begin along k.
@@ -72,33 +78,24 @@ struct KMajorOperand {
     destination = opaque(shared + std::uint32_t(sizeof(float)) * offset);
   }
 
-  /// The vector of `slot`; behind a pair of slots on to the next, `pair_bytes` further.
-  CUTLASS_OPS_DEVICE Vector load(int slot, std::int64_t pair_bytes) {
+  /// The vector of `slot`; then on to the next slot, or to the next tile.
+  CUTLASS_OPS_DEVICE Vector load(int slot, Steps const& steps) {
     Vector vector;
-    char const* const place = source + sizeof(float) * kSlotK * (slot % 2);
     if constexpr (kVectorized) {
       // Not kept in L1: a CTA reads every element once.
       asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.f32 {%0, %1, %2, %3}, [%4];"
                    : "=f"(vector[0]), "=f"(vector[1]), "=f"(vector[2]), "=f"(vector[3])
-                   : "l"(place));
+                   : "l"(source));
     } else {
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < 4; ++i) {
         asm volatile("ld.global.nc.f32 %0, [%1];"
                      : "=f"(vector[i])
-                     : "l"(place + sizeof(float) * i));
+                     : "l"(source + sizeof(float) * i));
       }
     }
-    if (slot % 2 == 1) {
-      source += pair_bytes;
-    }
+    source += slot < kSlots - 1 ? steps.to_next_slot : steps.to_next_tile;
     return vector;
-  }
-
-  /// Asks for this thread's row of the tile behind the one that `source` points into, which comes
-  /// out of device memory then while there is time. Nothing waits for it.
-  CUTLASS_OPS_DEVICE void prefetch() const {
-    asm volatile("prefetch.global.L2 [%0 + %1];" ::"l"(source), "n"(sizeof(float) * kK));
   }
 
   /// Back along k, by so many elements.
@@ -116,9 +113,9 @@ struct KMajorOperand {
     float const zero = 0.0f;
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < 4; ++i) {
+      int const k = thread_k(thread) + i;
       CUTLASS_OPS_UNROLL
       for (int slot = 0; slot < kSlots; ++slot) {
-        int const k = thread_k(thread) + slot * kSlotK + i;
         if (k < begin || k >= end) {
           cutlass::arch::shared_store<4>(address(slot, 0, i), &zero);
         }
@@ -128,7 +125,7 @@ struct KMajorOperand {
 
  private:
   CUTLASS_OPS_DEVICE std::uint32_t address(int slot, std::uint32_t stage, int i) const {
-    return destination + stage + std::uint32_t(sizeof(float)) * Tile::offset(slot * kSlotK + i, 0);
+    return destination + stage + std::uint32_t(sizeof(float)) * Tile::offset(i, slot * kSlotRows);
   }
 };
 

@@ -9,12 +9,15 @@
 // map and puts most coordinates in the wrong place under SIMT.
 #pragma once
 
+#include <type_traits>
+
 #include "cutlass/cutlass.h"
 #include "cutlass/epilogue/warp/fragment_iterator_simt.h"
 #include "cutlass/epilogue/warp/simt_policy.h"
 #include "cutlass/gemm/gemm.h"
 
 #include "cutlass_ops/epilogue/row_visitor.h"
+#include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/problem.h"
 
 namespace cutlass_ops {
@@ -65,8 +68,10 @@ struct SimtStaging {
     return {warp_m * kWarpRows + lane.row() * kBlock, warp_n * Tile::kWarpN + lane.column() * 4};
   }
 
-  /// Writes one accumulator row of a thread: blocks of four columns, a warp's width of lanes apart.
-  CUTLASS_OPS_HOST_DEVICE static void stage(AccumulatorRows const& rows, float* destination) {
+  /// One accumulator row of a thread, in blocks of four columns a warp's width of lanes apart:
+  /// `visit(column, block)`, with columns from the thread's first on.
+  template <class Visit>
+  CUTLASS_OPS_HOST_DEVICE static void visit_blocks(AccumulatorRows const& rows, Visit visit) {
     typename AccumulatorRows::Fragment fragment;
     rows.load(fragment);
     CUTLASS_OPS_UNROLL
@@ -76,8 +81,14 @@ struct SimtStaging {
       for (int j = 0; j < 4; ++j) {
         block[j] = fragment[4 * i + j];
       }
-      epilogue::store_columns<4>(destination + i * kLaneColumns * 4, block, 4, true);
+      visit(i * kLaneColumns * 4, block);
     }
+  }
+
+  CUTLASS_OPS_HOST_DEVICE static void stage(AccumulatorRows const& rows, float* destination) {
+    visit_blocks(rows, [&](int column, epilogue::Fragment<4> const& block) {
+      epilogue::store_columns<4>(destination + column, block, 4, true);
+    });
   }
 };
 
@@ -110,11 +121,52 @@ struct SimtEpilogue {
     alignas(16) float staged[Staging::kRows * Staging::kPitch];
   };
 
+  /// Without an epilogue nothing needs whole rows.
+  static constexpr bool kStoresAccumulators =
+      std::is_same_v<Chain, epilogue::Chain<>> && std::is_same_v<Sink, epilogue::Store>;
+
   /// All threads of the CTA call it. Of the accumulators, whose place is `origin`, those before the
   /// tile belong to another CTA.
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage,
                                      Accumulators const& accumulators, int rows,
                                      TileCoordinate const& tile, TileOrigin origin, int thread) {
+    if constexpr (kStoresAccumulators) {
+      store(params, accumulators, rows, tile, origin, thread);
+    } else {
+      stage_and_visit(params, storage, accumulators, rows, tile, origin, thread);
+    }
+  }
+
+ private:
+  /// Straight from registers, 128 bytes of a row at a time. Columns that a tile has in common with
+  /// the one before it are written twice, with the same numbers.
+  CUTLASS_OPS_DEVICE static void store(Params const& params, Accumulators const& accumulators,
+                                       int rows, TileCoordinate const& tile, TileOrigin origin,
+                                       int thread) {
+    auto const place = Staging::place(thread);
+    int const first_column = origin.column + place.column();
+    Sink const sink = params.sink.at_split(tile.split);
+    typename Sink::State state;
+    typename Staging::AccumulatorRows iterator(accumulators);
+    CUTLASS_OPS_UNROLL
+    for (int slice = 0; slice < Staging::kSlices; ++slice) {
+      CUTLASS_OPS_UNROLL
+      for (int i = 0; i < Staging::kBlock; ++i, ++iterator) {
+        int const row = origin.row + Staging::tile_row(slice, place.row() + i);
+        Staging::visit_blocks(iterator, [&](int offset, epilogue::Fragment<4> const& block) {
+          int const column = first_column + offset;
+          if (row < rows) {
+            sink.visit(state, block, row, column, params.output_columns - column);
+          }
+        });
+      }
+    }
+  }
+
+  CUTLASS_OPS_DEVICE static void stage_and_visit(Params const& params, SharedStorage& storage,
+                                                 Accumulators const& accumulators, int rows,
+                                                 TileCoordinate const& tile, TileOrigin origin,
+                                                 int thread) {
     int const lane = thread % 32;
     int const warp = thread / 32;
     auto const place = Staging::place(thread);
@@ -139,8 +191,8 @@ struct SimtEpilogue {
         int const output_row = origin.row + Staging::tile_row(slice, row);
         if (output_row >= tile.tile_m * Tile::kM && output_row < rows) {
           StagedRow const source{storage.staged + row * Staging::kPitch, origin.column};
-          epilogue::visit_row(params.chain, sink, source, output_row, begin, end, tile.tile_n,
-                              lane);
+          epilogue::visit_row<epilogue::fragment_width<Chain>()>(
+              params.chain, sink, source, output_row, begin, end, tile.tile_n, lane);
         }
       }
     }

@@ -31,8 +31,9 @@ struct StreamK {
   int blocks;  ///< of k in a tile
   int rest, shares, tail, helpers;
 
-  /// A piece of a tail takes about as long as so many more blocks: its first loads, and 64 KB.
-  static constexpr int kPieceBlocks = 1;
+  /// A piece of a tail takes about as long as so many more blocks, which take 4 us: its
+  /// first loads, 64 KB to write, the next piece to find.
+  static constexpr int kPieceBlocks = 2;
 
   /// `ctas` is how many run at the same time.
   static StreamK make(int tiles, int blocks, int ctas) {

@@ -38,9 +38,13 @@ struct TransposingMainloop {
   static_assert(TileX::kElements % 4 == 0 && TileW::kElements % 4 == 0, "128-bit alignment");
 
   struct Params {
-    std::int64_t pair_bytes;
+    typename OperandX::Steps x;
+    typename OperandW::Steps weight;
 
-    static Params make(Problem const&) { return {OperandX::kPairBytes}; }
+    static Params make(Problem const& problem) {
+      return {OperandX::Steps::make(problem.x_stride),
+              OperandW::Steps::make(problem.weight_stride)};
+    }
   };
 
   struct SharedStorage {
@@ -83,7 +87,7 @@ struct TransposingMainloop {
     std::uint32_t stage = 0;
     CUTLASS_OPS_UNROLL_BY(1)
     for (int left = tiles - 1; left >= 0; --left) {
-      loop.multiply(params, stage, kStageBytes - stage, left > 1, accumulators);
+      loop.multiply(params, stage, kStageBytes - stage, accumulators);
       stage = kStageBytes - stage;
       // The last tile is carried over once more: cheaper than asking each time whether to.
       loop.retreat(left > 1 ? 0 : Tile::kK);
@@ -112,8 +116,8 @@ struct TransposingMainloop {
   }
 
   CUTLASS_OPS_DEVICE Vector load(int slot, Params const& params) {
-    return slot < OperandX::kSlots ? x_.load(slot, params.pair_bytes)
-                                   : weight_.load(slot - OperandX::kSlots, params.pair_bytes);
+    return slot < OperandX::kSlots ? x_.load(slot, params.x)
+                                   : weight_.load(slot - OperandX::kSlots, params.weight);
   }
 
   CUTLASS_OPS_DEVICE void store(int slot, std::uint32_t stage, Vector const& vector) const {
@@ -146,10 +150,9 @@ struct TransposingMainloop {
     load_fragment<TileW, LanePolicy::WarpShape::kColumn * 4>(weight, weight_fragment_ + stage, k);
   }
 
-  /// One tile of k out of stage `read`, while the next tile comes into stage `write` and, where
-  /// there are `more`, the one after it into L2.
+  /// One tile of k out of stage `read`, while the next tile comes into stage `write`.
   CUTLASS_OPS_DEVICE void multiply(Params const& params, std::uint32_t read, std::uint32_t write,
-                                   bool more, Accumulators& accumulators) {
+                                   Accumulators& accumulators) {
     Vector carried;
     float x[2][kThreadM];
     float weight[2][kThreadN];
@@ -163,12 +166,6 @@ struct TransposingMainloop {
       if (k % kSlotSteps == 1 && slot <= kSlots) {
         if (slot > 0) {
           store(slot - 1, write, carried);
-        }
-        if (more && slot == 0) {
-          x_.prefetch();
-        }
-        if (more && slot == OperandX::kSlots) {
-          weight_.prefetch();
         }
         if (slot < kSlots) {
           carried = load(slot, params);

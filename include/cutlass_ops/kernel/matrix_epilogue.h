@@ -24,7 +24,7 @@ struct MatrixEpilogueParams {
 };
 
 /// One warp per segment of a row, in a grid-stride loop: any number of rows fits any grid.
-template <class Chain, class Sink>
+template <int kWidth, class Chain, class Sink>
 __global__ void __launch_bounds__(MatrixEpilogueConfig::kThreads) matrix_epilogue(
     __grid_constant__ MatrixEpilogueParams<Chain, Sink> const params) {
   constexpr int kWarps = MatrixEpilogueConfig::kThreads / 32;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(MatrixEpilogueConfig::kThreads) matrix_epilogu
     int const slot = int(item % params.slots);
     int const begin = slot * params.slot_columns;
     int const end = min(params.output_columns, begin + params.slot_columns);
-    epilogue::visit_row(params.chain, params.sink, params.source, row, begin, end, slot, lane);
+    epilogue::visit_row<kWidth>(params.chain, params.sink, params.source, row, begin, end, slot, lane);
   }
 }
 
