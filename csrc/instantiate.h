@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/gemm/runner.h"
 #include "cutlass_ops/gemm/stream_runner.h"
@@ -123,22 +124,23 @@ struct Launchers {
   static Status run_matrix(MatrixCall const& call) {
     Chain const steps = chain(call.arguments, call.source.columns);
     int const output_columns = call.source.columns / steps.window();
-    MatrixSlots const cut =
-        matrix_slots(call.rows, output_columns, matrix_width(steps), Sink::kReduces);
+    MatrixSlots const cut = matrix_slots(call.rows, output_columns, matrix_width(steps));
     float* const target = sink_target(call.workspace, call.out, cut.slots);
+    bool const combines = Sink::kReduces && cut.slots > 1 && cut.together();
     kernel::MatrixEpilogueParams<Chain, Sink> const params{
-        call.source,     steps,          Sink::make(target, output_columns, cut.slots),
-        call.rows,       output_columns, cut.slots,
-        cut.slot_columns};
-    constexpr int kThreads = kernel::MatrixEpilogueConfig::kThreads;
-    auto* const matrix_epilogue = matrix_width(steps) == kWidth
-                                      ? kernel::matrix_epilogue<kWidth, Chain, Sink>
-                                      : kernel::matrix_epilogue<kVectorWidth, Chain, Sink>;
-    Status const status =
-        launch("matrix_epilogue", matrix_epilogue,
-               grid_stride_ctas(std::int64_t{call.rows} * cut.slots, kThreads / 32), kThreads,
-               call.stream, params);
-    return status.ok() ? combine(target, cut.slots, call.out, call.rows, call.stream) : status;
+        call.source,
+        steps,
+        Sink::make(target, output_columns, cut.slots),
+        call.rows,
+        output_columns,
+        cut.slots,
+        cut.slot_columns,
+        combines ? call.out : nullptr};
+    Status const status = matrix_width(steps) == kWidth
+                              ? launch_matrix<kWidth>(params, call.stream)
+                              : launch_matrix<kVectorWidth>(params, call.stream);
+    return status.ok() && !combines ? combine(target, cut.slots, call.out, call.rows, call.stream)
+                                    : status;
   }
 
   static Status refine(LinearCall const& call) {
@@ -146,9 +148,9 @@ struct Launchers {
       Chain const steps = chain(call.arguments, call.problem.n);
       kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps,
                                                         call.problem.n / steps.window(), call.out};
-      return launch("refine_nonfinite", kernel::refine_nonfinite<Chain, typename Sink::Monoid>,
-                    grid_stride_ctas(call.problem.m, 1), kernel::RefineNonfiniteConfig::kThreads,
-                    call.stream, params);
+      return launch_dependent<kernel::refine_nonfinite<Chain, typename Sink::Monoid>>(
+          "refine_nonfinite", grid_stride_ctas(call.problem.m, 1),
+          kernel::RefineNonfiniteConfig::kThreads, call.stream, params);
     } else {
       return {cudaErrorInvalidValue, "refine_nonfinite: the description reduces nothing"};
     }
@@ -161,25 +163,41 @@ struct Launchers {
     return chain.window() == 1 ? kVectorWidth : kWidth;
   }
 
+  template <int kColumns>
+  static Status launch_matrix(kernel::MatrixEpilogueParams<Chain, Sink> const& params,
+                              cudaStream_t stream) {
+    using Config = kernel::MatrixEpilogueConfig;
+    return launch_dependent<kernel::matrix_epilogue<kColumns, Chain, Sink>>(
+        "matrix_epilogue",
+        grid_stride_ctas(std::int64_t{params.rows} * params.slots, Config::kThreads / 32),
+        Config::kThreads, stream, params);
+  }
+
   /// A reduction over a single slot writes its result at once.
   static float* sink_target(float* workspace, float* out, int slots) {
     return Sink::kReduces && slots > 1 ? workspace : out;
+  }
+
+  /// So many threads to a row.
+  template <int kLanes>
+  static Status launch_combine(float const* partials, int slots, float* out, int rows,
+                               cudaStream_t stream) {
+    using Config = kernel::CombineRowsConfig;
+    return launch_dependent<kernel::combine_rows<typename Sink::Monoid, kLanes>>(
+        "combine_rows", grid_stride_ctas(rows, Config::kThreads / kLanes), Config::kThreads, stream,
+        partials, slots, out, rows);
   }
 
   static Status combine(float const* partials, int slots, float* out, int rows,
                         cudaStream_t stream) {
     if constexpr (Sink::kReduces) {
       using Config = kernel::CombineRowsConfig;
-      using Monoid = typename Sink::Monoid;
       if (slots == 1) {
         return {};
       }
-      bool const alone = slots <= Config::kSlotsPerThread;
-      auto* const combine_rows =
-          alone ? kernel::combine_rows<Monoid, 1> : kernel::combine_rows<Monoid, 32>;
-      return launch("combine_rows", combine_rows,
-                    grid_stride_ctas(rows, Config::kThreads / (alone ? 1 : 32)), Config::kThreads,
-                    stream, partials, slots, out, rows);
+      return slots <= Config::kSlotsPerThread
+                 ? launch_combine<1>(partials, slots, out, rows, stream)
+                 : launch_combine<32>(partials, slots, out, rows, stream);
     } else {
       return {};
     }

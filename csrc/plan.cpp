@@ -17,7 +17,8 @@ constexpr double kReferenceSms = 132.0;
 // Streams of reads and writes, short of the copy bandwidth of 4268.
 constexpr double kBytesPerNs = 3200.0;
 constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
-constexpr double kLaunchNs = 2500.0;        // a dependent launch
+constexpr double kLaunchNs = 2000.0;        // a dependent launch
+constexpr double kPartialWaveNs = 4000.0;   // of a wave that stores its accumulators as they are
 constexpr double kStreamNs = 35000.0;       // flags cleared, pieces published and added up
 // Of a whole tile's time: where CTAs of an SM advance at different speeds, the last whole tiles end
 // so much after the queue is empty.
@@ -35,23 +36,36 @@ constexpr double kLeastGain = 0.03;
 /// Share of the FFMA rate that so many warps on an SM reach: 4 hide little latency, 12 all of it.
 double warp_efficiency(double warps) { return std::min(1.0, 0.3 + 0.075 * warps); }
 
+bool own_mainloop(KernelInfo const& kernel) {
+  return kernel.family != KernelFamily::kSkinny && kernel.family != KernelFamily::kSimt;
+}
+
+/// CTAs that run at the same time.
+std::int64_t resident_ctas(KernelInfo const& kernel, PlanRequest const& request) {
+  return std::int64_t{request.gpu.sm_count} * kernel.ctas_per_sm;
+}
+
+std::int64_t tiles_of(KernelInfo const& kernel, PlanRequest const& request) {
+  return ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n);
+}
+
 /// Time of the GEMM alone: whole waves at the full rate, then a wave that leaves part of each SM
 /// idle.
-double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits) {
-  std::int64_t const ctas =
-      ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n) * splits;
-  double const k = double(ceil_div(request.k, splits));
+double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, Plan const& plan) {
+  double const wave_ns = plan.direct ? kernel.wave_ns : std::min(kernel.wave_ns, kPartialWaveNs);
   double const flops_per_ns_per_sm = kernel.tflops * 1e3 / kReferenceSms;
-  double const cta_flops = 2.0 * kernel.tile_m * kernel.tile_n * k;
-  std::int64_t const slots = std::int64_t{request.gpu.sm_count} * kernel.ctas_per_sm;
-  std::int64_t const full_waves = ctas / slots;
+  double const tile_flops = 2.0 * kernel.tile_m * kernel.tile_n;  // for each k
+  std::int64_t const tiles = tiles_of(kernel, request);
+  std::int64_t const places = resident_ctas(kernel, request);
+  std::int64_t const ctas = tiles * plan.splits;
+  double const cta_flops = tile_flops * double(ceil_div(request.k, plan.splits));
   double ns =
-      double(full_waves) * (kernel.ctas_per_sm * cta_flops / flops_per_ns_per_sm + kernel.wave_ns);
-  if (std::int64_t const rest = ctas % slots; rest > 0) {
+      double(ctas / places) * (kernel.ctas_per_sm * cta_flops / flops_per_ns_per_sm + wave_ns);
+  if (std::int64_t const rest = ctas % places; rest > 0) {
     double const resident = double(ceil_div(rest, request.gpu.sm_count));
     double const efficiency = warp_efficiency(resident * kernel.warps) /
                               warp_efficiency(double(kernel.ctas_per_sm) * kernel.warps);
-    ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + kernel.wave_ns;
+    ns += resident * cta_flops / (flops_per_ns_per_sm * efficiency) + wave_ns;
   }
   return ns;
 }
@@ -59,9 +73,8 @@ double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, int splits)
 /// Every SM has the same work. Shares shorter than half a tile are taken by the faster of its CTAs,
 /// and do not wait for a slower one that is busy with a whole tile.
 double stream_ns(KernelInfo const& kernel, PlanRequest const& request) {
-  std::int64_t const ctas = std::int64_t{request.gpu.sm_count} * kernel.ctas_per_sm;
-  std::int64_t const tiles =
-      ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n);
+  std::int64_t const ctas = resident_ctas(kernel, request);
+  std::int64_t const tiles = tiles_of(kernel, request);
   double const tile_ns = 2.0 * kernel.tile_m * kernel.tile_n * request.k * ctas /
                          (kernel.tflops * 1e3 * request.gpu.sm_count / kReferenceSms);
   bool const late = tiles > ctas && tiles % ctas > 0 && tiles % ctas <= ctas / 2;
@@ -119,14 +132,8 @@ bool accurate(KernelInfo const& kernel, PlanRequest const& request) {
   if (kernel.family != KernelFamily::kStreamK) {
     return true;
   }
-  std::int64_t const tiles =
-      ceil_div(request.m, kernel.tile_m) * ceil_div(request.n, kernel.tile_n);
-  std::int64_t const ctas = std::int64_t{request.gpu.sm_count} * kernel.ctas_per_sm;
-  return std::max<std::int64_t>(1, ctas / tiles) >= splits_for_accuracy(request);
-}
-
-bool own_mainloop(KernelInfo const& kernel) {
-  return kernel.family != KernelFamily::kSkinny && kernel.family != KernelFamily::kSimt;
+  return std::max<std::int64_t>(1, resident_ctas(kernel, request) / tiles_of(kernel, request)) >=
+         splits_for_accuracy(request);
 }
 
 /// The transposing mainloop was made for Hopper's 228 KB of shared memory, which Blackwell's data
@@ -163,7 +170,7 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
     return std::nullopt;
   }
   double ns = stream ? stream_ns(info, request)
-              : simt ? gemm_ns(info, request, splits)
+              : simt ? gemm_ns(info, request, plan)
                      : skinny_ns(request, splits);
   if (plan.direct) {
     plan.workspace = request.reduces && tiles_n > 1 ? request.m * tiles_n : 0;

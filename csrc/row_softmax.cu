@@ -1,5 +1,6 @@
 #include "cutlass_ops/kernel/row_softmax.h"
 
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/gelu.h"
 #include "cutlass_ops/epilogue/softmax_gelu.h"
 #include "cutlass_ops/kernel/row_softmax_cluster.h"
@@ -36,8 +37,9 @@ Status choose_rows(kernel::RowSoftmaxParams<Chain> const& params, cudaStream_t s
                    Configurations<Rows, Larger...>) {
   if (params.columns <= Rows::kMaxColumns) {
     if constexpr (Rows::kCluster == 1) {
-      return launch("row_softmax", kernel::row_softmax<Rows, kWidth, Chain>,
-                    ceil_div(params.rows, Rows::kRowsPerCta), Rows::kCtaThreads, stream, params);
+      return launch_dependent<kernel::row_softmax<Rows, kWidth, Chain>>(
+          "row_softmax", ceil_div(params.rows, Rows::kRowsPerCta), Rows::kCtaThreads, stream,
+          params);
     } else {
       auto const kernel = kernel::row_softmax_cluster<Rows, kWidth, Chain>;
       if (has_clusters(kernel)) {

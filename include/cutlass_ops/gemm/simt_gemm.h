@@ -1,6 +1,7 @@
 // Kernel of the SIMT family: a mainloop over one CTA tile and one share of k, then the adapter.
 #pragma once
 
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/gemm/portable_mainloop.h"
 #include "cutlass_ops/gemm/problem.h"
 #include "cutlass_ops/gemm/simt_epilogue.h"
@@ -42,6 +43,7 @@ struct SimtGemm {
       Mainloop::run(params.mainloop, problem, origin, k_begin, k_end, storage.mainloop,
                     accumulators);
     }
+    release_successor();
     Epilogue::run(params.epilogue, storage.epilogue, accumulators, problem.m, tile, origin,
                   threadIdx.x);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/row_reduce.h"
 
 namespace cutlass_ops {
@@ -20,6 +21,7 @@ __global__ void __launch_bounds__(CombineRowsConfig::kThreads) combine_rows(floa
                                                                             int slots, float* out,
                                                                             int rows) {
   static_assert(kLanes == 1 || kLanes == 32, "a thread or a warp");
+  wait_for_predecessor();
   constexpr int kRowsPerCta = CombineRowsConfig::kThreads / kLanes;
   int const lane = threadIdx.x % kLanes;
   std::int64_t const stride = std::int64_t{gridDim.x} * kRowsPerCta;

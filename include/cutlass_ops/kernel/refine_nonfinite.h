@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/epilogue/row_reduce.h"
 #include "cutlass_ops/epilogue/row_sum.h"
@@ -61,6 +62,7 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfin
   constexpr int kWarps = kThreads / 32;
   constexpr int kWidth = epilogue::fragment_width<Chain>();
   __shared__ float partials[kWarps];
+  wait_for_predecessor();
   gemm::Problem const& problem = params.problem;
   int const warp = threadIdx.x / 32;
   // 64 bits: a step of up to 2^20 CTAs can pass the limit of rows, 2^31 - 4097.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/bias.h"
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/epilogue/matrix_source.h"
@@ -203,6 +204,7 @@ template <class Rows, int kWidth, class Chain>
 __global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax(
     __grid_constant__ RowSoftmaxParams<Chain> const params) {
   static_assert(Rows::kCluster == 1, "row_softmax_cluster takes these");
+  wait_for_predecessor();
   int const row = int(blockIdx.x) * Rows::kRowsPerCta + int(threadIdx.x) / Rows::kThreads;
   int const column = int(threadIdx.x) % Rows::kThreads * kWidth;
   RowShare<Rows, kWidth> share;
