@@ -96,23 +96,43 @@ Plan plan_of(std::vector<std::int64_t> const& list, EpilogueShape const& shape,
   return *plan;
 }
 
+/// A linear layer with the epilogue `name`: what does not depend on how it runs.
+struct LinearTask {
+  Epilogue const& epilogue;
+  LinearCall call{};
+  EpilogueShape shape;
+
+  LinearTask(Operands const& operands, Tensor const& x, Tensor const& weight,
+             std::optional<Tensor> const& bias, std::string const& name,
+             std::vector<double> const& params)
+      : epilogue(epilogue_of(name)) {
+    call.problem = problem_of(operands, x, weight);
+    shape = shape_of(epilogue, params, call.problem.n);
+    call.arguments = arguments_of(operands.bias(bias, call.problem.n), params);
+    call.stream = operands.stream();
+  }
+
+  void set_plan(Operands const& operands, std::vector<std::int64_t> const& plan,
+                Tensor const& workspace) {
+    call.plan = plan_of(plan, shape, call.problem);
+    call.workspace = operands.dense(workspace, "workspace", call.plan.workspace);
+    STD_TORCH_CHECK(call.plan.ctas == 0 || epilogue::is_aligned(call.workspace),
+                    "workspace must be 16-byte aligned");
+  }
+
+  float* output(Operands const& operands, Tensor const& out) const {
+    return operands.dense(out, "out", output_elements(shape, call.problem.m, call.problem.n));
+  }
+};
+
 void linear_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
                      std::vector<double> params, std::vector<std::int64_t> plan, Tensor workspace,
                      Tensor out) {
   Operands const operands(x);
-  Epilogue const& epilogue = epilogue_of(name);
-  LinearCall call{};
-  call.problem = problem_of(operands, x, weight);
-  gemm::Problem const& problem = call.problem;
-  EpilogueShape const shape = shape_of(epilogue, params, problem.n);
-  call.arguments = arguments_of(operands.bias(bias, problem.n), params);
-  call.plan = plan_of(plan, shape, problem);
-  call.workspace = operands.dense(workspace, "workspace", call.plan.workspace);
-  STD_TORCH_CHECK(call.plan.ctas == 0 || epilogue::is_aligned(call.workspace),
-                  "workspace must be 16-byte aligned");
-  call.out = operands.dense(out, "out", output_elements(shape, problem.m, problem.n));
-  call.stream = operands.stream();
-  check(run_linear(epilogue, call));
+  LinearTask task(operands, x, weight, bias, name, params);
+  task.set_plan(operands, plan, workspace);
+  task.call.out = task.output(operands, out);
+  check(run_linear(task.epilogue, task.call));
 }
 
 void matrix_epilogue(Tensor z, std::optional<Tensor> bias, std::string name,
@@ -136,15 +156,9 @@ void matrix_epilogue(Tensor z, std::optional<Tensor> bias, std::string name,
 void refine_nonfinite(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
                       std::vector<double> params, Tensor out) {
   Operands const operands(x);
-  Epilogue const& epilogue = epilogue_of(name);
-  LinearCall call{};
-  call.problem = problem_of(operands, x, weight);
-  gemm::Problem const& problem = call.problem;
-  EpilogueShape const shape = shape_of(epilogue, params, problem.n);
-  call.arguments = arguments_of(operands.bias(bias, problem.n), params);
-  call.out = operands.dense(out, "out", output_elements(shape, problem.m, problem.n));
-  call.stream = operands.stream();
-  check(epilogue.refine(call));
+  LinearTask task(operands, x, weight, bias, name, params);
+  task.call.out = task.output(operands, out);
+  check(task.epilogue.refine(task.call));
 }
 
 Activation activation_of(std::string const& name) {
@@ -171,17 +185,31 @@ void row_softmax(Tensor z, std::optional<Tensor> bias, std::string activation, T
   run_softmax(operands, matrix_of(operands, z), extent(z.size(0)), bias, activation, out);
 }
 
-/// Both kernels of op A in one crossing from Python, which costs the host microseconds each time.
-void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
+/// Op A in one crossing from Python, which costs the host microseconds each time. Where `z` is
+/// wanted, the GEMM leaves it there. Otherwise its accumulators go to memory as they are, and the
+/// softmax, which waits for memory, adds splits and bias.
+void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias,
                     std::vector<std::int64_t> plan, Tensor workspace, std::string activation,
-                    Tensor z, Tensor out) {
-  linear_epilogue(x, weight, bias, name, {}, plan, workspace, z);
-  Operands const operands(z);
-  int const rows = extent(x.size(0));
-  int const columns = extent(weight.size(0));
-  float const* const logits = operands.dense(z, "z", std::int64_t{rows} * columns);
-  run_softmax(operands, epilogue::MatrixSource::make(logits, columns, columns), rows, std::nullopt,
-              activation, out);
+                    std::optional<Tensor> z, Tensor out) {
+  Operands const operands(x);
+  LinearTask task(operands, x, weight, bias, "identity", {});
+  task.set_plan(operands, plan, workspace);
+  LinearCall& call = task.call;
+  int const rows = call.problem.m;
+  int const columns = call.problem.n;
+  if (z) {
+    call.out = task.output(operands, *z);
+    check(run_linear(task.epilogue, call));
+    run_softmax(operands, epilogue::MatrixSource::make(call.out, columns, columns), rows,
+                std::nullopt, activation, out);
+    return;
+  }
+  float* const partials = call.plan.direct ? task.output(operands, out) : call.workspace;
+  check(run_partial_gemm(call, partials));
+  run_softmax(operands,
+              epilogue::MatrixSource::make(partials, columns, columns, call.plan.splits,
+                                           std::int64_t{rows} * columns),
+              rows, bias, activation, out);
 }
 
 void fold_rows(Tensor weight, std::optional<Tensor> bias, std::int64_t kernel_size, Tensor out,

@@ -90,6 +90,14 @@ Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Si
   }
 }
 
+/// Runs the kernel of a plan, any but the skinny one; a reduction has so many slots to a row.
+template <class Chain, class Sink>
+Status run_kernel(LinearCall const& call, Chain const& chain, Sink const& sink, int slots) {
+  return call.plan.kernel == kStreamK128x128
+             ? run_stream(call, chain, sink, slots)
+             : run_simt(call.plan.kernel, call.problem, chain, sink, call.plan.splits, call.stream);
+}
+
 template <class Description>
 struct Launchers {
   using Chain = typename Description::Chain;
@@ -114,10 +122,7 @@ struct Launchers {
     int const slots = int(ceil_div(columns, kKernels[call.plan.kernel].tile_n));
     float* const target = sink_target(call.workspace, call.out, slots);
     Sink const sink = Sink::make(target, columns / steps.window(), slots);
-    Status const status =
-        call.plan.kernel == kStreamK128x128
-            ? run_stream(call, steps, sink, slots)
-            : run_simt(call.plan.kernel, call.problem, steps, sink, call.plan.splits, call.stream);
+    Status const status = run_kernel(call, steps, sink, slots);
     return status.ok() ? combine(target, slots, call.out, call.problem.m, call.stream) : status;
   }
 
@@ -167,6 +172,7 @@ struct Launchers {
   static Status launch_matrix(kernel::MatrixEpilogueParams<Chain, Sink> const& params,
                               cudaStream_t stream) {
     using Config = kernel::MatrixEpilogueConfig;
+    static_assert(MatrixSlots::kOfACta == Config::kThreads / 32, "the warps of a CTA");
     return launch_dependent<kernel::matrix_epilogue<kColumns, Chain, Sink>>(
         "matrix_epilogue",
         grid_stride_ctas(std::int64_t{params.rows} * params.slots, Config::kThreads / 32),

@@ -7,7 +7,7 @@ Status run_linear(Epilogue const& epilogue, LinearCall const& call) {
     return epilogue.run_gemm(call);
   }
   gemm::Problem const& problem = call.problem;
-  Status const status = run_partial_gemm(problem, call.plan, call.workspace, call.stream);
+  Status const status = run_partial_gemm(call, call.workspace);
   if (!status.ok()) {
     return status;
   }

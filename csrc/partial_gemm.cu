@@ -1,4 +1,4 @@
-// The GEMM without an epilogue, for split-K and for few rows: partial matrices into the workspace.
+// The GEMM without an epilogue, for split-K, for few rows and for the softmax: partial matrices.
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/skinny_gemm.h"
@@ -44,16 +44,17 @@ Status run_skinny(gemm::Problem const& problem, int splits, float* partials, cud
 
 }  // namespace
 
-Status run_partial_gemm(gemm::Problem const& problem, Plan const& plan, float* partials,
-                        cudaStream_t stream) {
-  if (plan.kernel == kSkinny) {
+Status run_partial_gemm(LinearCall const& call, float* partials) {
+  gemm::Problem const& problem = call.problem;
+  int const splits = call.plan.splits;
+  if (call.plan.kernel == kSkinny) {
     bool const vectorized = problem.weight_stride % 4 == 0 && epilogue::is_aligned(problem.weight);
-    return vectorized ? run_skinny<4>(problem, plan.splits, partials, stream)
-                      : run_skinny<1>(problem, plan.splits, partials, stream);
+    return vectorized ? run_skinny<4>(problem, splits, partials, call.stream)
+                      : run_skinny<1>(problem, splits, partials, call.stream);
   }
   std::int64_t const elements = std::int64_t{problem.m} * problem.n;
   auto const sink = epilogue::Store::make(partials, problem.n, 1, elements);
-  return run_simt(plan.kernel, problem, epilogue::Chain<>{}, sink, plan.splits, stream);
+  return run_kernel(call, epilogue::Chain<>{}, sink, 1);
 }
 
 }  // namespace cutlass_ops

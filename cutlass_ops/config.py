@@ -145,9 +145,8 @@ def explain(
     elif pooled:
         lines += _pooled_lines(m, n, k, kernel_size, packed, approximate, gpu)
     else:
-        name = gelu_name(approximate)
-        lines.append(_plan_line(name, plans.linear_plan(name, (), m, n, k, gpu)))
-        lines.append("  row softmax, in place")
+        lines.append(_plan_line("linear", plans.linear_plan("identity", (), m, n, k, gpu)))
+        lines.append(f"  bias, {gelu_name(approximate)} and row softmax in one pass")
     return Report("\n".join(lines))
 
 

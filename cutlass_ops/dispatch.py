@@ -83,18 +83,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def linear_gelu_softmax(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> Tensor:
-    """CUDA implementation of ``cutlass_ops::linear_gelu_softmax``: a GEMM with GELU in its
-    epilogue, then a row softmax in place."""
+    """CUDA implementation of ``cutlass_ops::linear_gelu_softmax``: a GEMM, then bias, GELU and
+    softmax in place and in one pass, which waits for memory and has the instructions to spare."""
     return _softmax_head("linear_gelu_softmax", x, weight, bias, approximate, precision, False)[0]
 
 
 def linear_gelu_softmax_training(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> tuple[Tensor, Tensor]:
-    """CUDA implementation of ``cutlass_ops::linear_gelu_softmax_training``: a GEMM that stores the
-    linear part, which backward needs, then GELU and softmax of it in one pass."""
+    """CUDA implementation of ``cutlass_ops::linear_gelu_softmax_training``: as above, but the GEMM
+    leaves the linear part, which backward needs, in memory of its own."""
     op = "linear_gelu_softmax_training"
-    return _softmax_head(op, x, weight, bias, approximate, precision, True)
+    y, z = _softmax_head(op, x, weight, bias, approximate, precision, True)
+    assert z is not None
+    return y, z
 
 
 def _softmax_head(
@@ -105,27 +107,24 @@ def _softmax_head(
     approximate: str,
     precision: str,
     keep_linear: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     check_native(op, precision)
     check_linear_shapes(op, x, weight, bias)
     if not native(op, x, weight, bias):
-        y, z = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
-        return y.contiguous(), z.contiguous()
+        plain = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
+        return plain[0].contiguous(), plain[1].contiguous()
     n, k = weight.shape
     lead = x.shape[:-1]
     x = unit_columns(x)
     m = x.shape[0]
     check_sizes(op, m, n, k)
-    z = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
-    y = torch.empty_like(z) if keep_linear else z
+    y = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
+    z = torch.empty_like(y) if keep_linear else None
     if m > 0 and n > 0:
-        gelu = gelu_name(approximate)
-        first, second = ("identity", gelu) if keep_linear else (gelu, "identity")
-        plan = plans.linear_plan(first, (), m, n, k, _gpu(x))
+        plan = plans.linear_plan("identity", (), m, n, k, _gpu(x))
         scratch = plans.workspace(x, plan.workspace)
-        _linear_softmax_native(
-            x, unit_columns(weight), dense(bias), first, plan, scratch, second, z, y
-        )
+        gelu = gelu_name(approximate)
+        _linear_softmax_native(x, unit_columns(weight), dense(bias), plan, scratch, gelu, z, y)
     return y, z
 
 

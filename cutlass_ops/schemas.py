@@ -33,8 +33,8 @@ PUBLIC_SCHEMAS = (
 NATIVE_SCHEMAS = (
     "_linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int[] plan,"
     " Tensor(a!) workspace, Tensor(b!) out) -> ()",
-    "_linear_softmax(Tensor x, Tensor weight, Tensor? bias, str name, int[] plan,"
-    " Tensor(a!) workspace, str activation, Tensor(b!) z, Tensor(c!) out) -> ()",
+    "_linear_softmax(Tensor x, Tensor weight, Tensor? bias, int[] plan,"
+    " Tensor(a!) workspace, str activation, Tensor(b!)? z, Tensor(c!) out) -> ()",
     "_matrix_epilogue(Tensor z, Tensor? bias, str name, float[] params, Tensor(a!) workspace,"
     " Tensor(b!) out) -> ()",
     "_row_softmax(Tensor z, Tensor? bias, str activation, Tensor(a!) out) -> ()",

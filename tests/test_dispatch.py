@@ -69,16 +69,16 @@ class Kernels:
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        name: str,
         plan: plans.Plan,
         workspace: Tensor,
         activation: str,
-        z: Tensor,
+        z: Tensor | None,
         out: Tensor,
     ) -> None:
-        self.linear_epilogue(x, weight, bias, name, (), plan, workspace, z)
+        linear = torch.empty_like(out) if z is None else z
+        self.linear_epilogue(x, weight, bias, "identity", (), plan, workspace, linear)
         shape = len(x), len(weight)
-        self.row_softmax(z.view(shape), None, activation, out.view(shape))
+        self.row_softmax(linear.view(shape), None, activation, out.view(shape))
         self.ran[-2:] = ["linear_softmax"]
 
     def matrix_epilogue(

@@ -249,8 +249,8 @@ def test_raster_visits_every_tile_once(
 def test_stream_k_gives_every_block_to_one_piece(
     host: ctypes.CDLL, tiles: int, blocks: int, ctas: int
 ) -> None:
-    """Every block of every tile once; as many slots as CTAs, each for one piece; one item completes a
-    tile, with the slots of all its other pieces, and comes after their items."""
+    """Every block of every tile once; no more slots than CTAs, each for one piece; one item
+    completes a tile, with the slots of all its other pieces, and comes after their items."""
     host.stream_piece.restype = ctypes.c_bool
     seen = np.zeros((tiles, blocks), dtype=int)
     published: dict[int, tuple[int, int]] = {}  # slot -> (tile, item)

@@ -14,13 +14,15 @@ from native import (
     KERNELS,
     OPS,
     gpu_of,
+    guarded,
+    guards_are_intact,
     needs_binary,
     plan_for,
     run_everywhere,
     run_matrix,
     run_plan,
 )
-from oracle import Linear, Matrix, check
+from oracle import Linear, Matrix, check, softmax_head
 from strategies import at_offset, lay_out
 
 from cutlass_ops import plans
@@ -49,6 +51,30 @@ SHAPES = (
 @pytest.mark.parametrize("name", BUILT)
 def test_every_kernel_with_every_epilogue(name: str, kernel: str, gpu: str) -> None:
     run_everywhere(name, kernel, SHAPES, SPLITS, [])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_softmax_head_with_every_kernel(kernel: str, gpu: str) -> None:
+    """Accumulators or partial sums straight into the softmax; the same bits where the linear part
+    is kept on the way, as in training."""
+    ran = 0
+    for m, n, k in (*SHAPES, (3, 70_001, 40)):
+        x, weight, bias = linear_like(m, n, k, gpu, seed=n)
+        for split in SPLITS:
+            plan = plan_for("identity", [], (m, n, k), kernel, split)
+            if plan is None:
+                continue
+            memory, out = guarded((m, n), gpu)
+            scratch, workspace = guarded((plan[2],), gpu)
+            OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", None, out)
+            assert all(map(guards_are_intact, (memory, scratch)))
+            check(out, softmax_head("none"), Linear(x, weight, bias))
+            z, kept = torch.empty_like(out), torch.empty_like(out)
+            OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", z, kept)
+            assert same_bits(out, kept)
+            check(z, head_of("identity", []), Linear(x, weight, bias))
+            ran += 1
+    assert ran > 0
 
 
 @pytest.mark.parametrize("name", BUILT)

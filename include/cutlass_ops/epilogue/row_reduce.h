@@ -19,6 +19,7 @@ struct RowReduce {
 
   float* partials;  ///< [rows, slots]
   int slots;
+  int first_row = 0;  ///< of the partials
 
   struct State {
     float value = Monoid::identity();
@@ -27,6 +28,9 @@ struct RowReduce {
   static RowReduce make(float* partials, int /*columns*/, int slots) { return {partials, slots}; }
 
   CUTLASS_OPS_HOST_DEVICE RowReduce at_split(int) const { return *this; }
+
+  /// The same with partials elsewhere, of the rows from `row` on.
+  CUTLASS_OPS_HOST_DEVICE RowReduce at(float* place, int row) const { return {place, slots, row}; }
 
   /// Takes the first `valid` columns of `y` into the thread's state.
   template <int kWidth>
@@ -45,7 +49,7 @@ struct RowReduce {
   CUTLASS_OPS_DEVICE void finish(State const& state, int row, int slot, int lane) const {
     float const value = warp_reduce<Monoid>(state.value);
     if (lane == 0) {
-      partials[static_cast<std::int64_t>(row) * slots + slot] = value;
+      partials[static_cast<std::int64_t>(row - first_row) * slots + slot] = value;
     }
   }
 #endif

@@ -144,21 +144,33 @@ struct SimtEpilogue {
                                        int rows, TileCoordinate const& tile, TileOrigin origin,
                                        int thread) {
     auto const place = Staging::place(thread);
-    int const first_column = origin.column + place.column();
+    int const row = origin.row + Staging::tile_row(0, place.row());
+    int const column = origin.column + place.column();
     Sink const sink = params.sink.at_split(tile.split);
-    typename Sink::State state;
+    float* const out = sink.out + std::int64_t{row} * sink.columns + column;
+    // One question instead of one for every block: the last one is the farthest to the right.
+    if (sink.vectorized && column + Tile::kWarpN <= sink.columns + Staging::kLaneColumns * 4 - 4) {
+      store_rows<true>(accumulators, out, sink.columns, rows - row, 0);
+    } else {
+      store_rows<false>(accumulators, out, sink.columns, rows - row, sink.columns - column);
+    }
+  }
+
+  template <bool kWhole>
+  CUTLASS_OPS_DEVICE static void store_rows(Accumulators const& accumulators, float* out,
+                                            int columns, int rows, int valid) {
     typename Staging::AccumulatorRows iterator(accumulators);
     CUTLASS_OPS_UNROLL
     for (int slice = 0; slice < Staging::kSlices; ++slice) {
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < Staging::kBlock; ++i, ++iterator) {
-        int const row = origin.row + Staging::tile_row(slice, place.row() + i);
-        Staging::visit_blocks(iterator, [&](int offset, epilogue::Fragment<4> const& block) {
-          int const column = first_column + offset;
-          if (row < rows) {
-            sink.visit(state, block, row, column, params.output_columns - column);
-          }
-        });
+        int const row = slice * Staging::kWarpRows + i;
+        if (row < rows) {
+          float* const place = out + std::int64_t{row} * columns;
+          Staging::visit_blocks(iterator, [&](int offset, epilogue::Fragment<4> const& block) {
+            epilogue::store_columns<4>(place + offset, block, kWhole ? 4 : valid - offset, kWhole);
+          });
+        }
       }
     }
   }

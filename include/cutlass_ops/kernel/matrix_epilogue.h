@@ -26,16 +26,37 @@ struct MatrixEpilogueParams {
   float* combined;
 };
 
-/// A reduction's partials of a row, which warps of this CTA have just left, into its result.
-template <class Sink>
-CUTLASS_OPS_DEVICE void combine_segments(Sink const& sink, std::int64_t row, int slots,
-                                         float* out) {
+/// Rows whose segments lie in one CTA: it combines them in shared memory, in their order.
+template <int kWidth, class Chain, class Sink>
+CUTLASS_OPS_DEVICE void reduce_rows(MatrixEpilogueParams<Chain, Sink> const& params) {
   using Monoid = typename Sink::Monoid;
-  float value = Monoid::identity();
-  for (int slot = 0; slot < slots; ++slot) {
-    value = Monoid::combine(value, sink.partials[row * slots + slot]);
+  constexpr int kWarps = MatrixEpilogueConfig::kThreads / 32;
+  __shared__ float partials[kWarps];
+  int const rows_per_cta = kWarps / params.slots;
+  int const warp = threadIdx.x / 32;
+  int const lane = threadIdx.x % 32;
+  int const slot = warp % params.slots;
+  int const begin = slot * params.slot_columns;
+  int const end = min(params.output_columns, begin + params.slot_columns);
+  // 64 bits: a step of up to 2^20 CTAs can pass the limit of rows, 2^31 - 4097.
+  std::int64_t const stride = std::int64_t{gridDim.x} * rows_per_cta;
+  for (std::int64_t first = std::int64_t{blockIdx.x} * rows_per_cta; first < params.rows;
+       first += stride) {
+    std::int64_t const row = first + warp / params.slots;
+    if (row < params.rows) {
+      epilogue::visit_row<kWidth>(params.chain, params.sink.at(partials, int(first)), params.source,
+                                  int(row), begin, end, slot, lane);
+    }
+    __syncthreads();
+    if (row < params.rows && slot == 0 && lane == 0) {
+      float value = partials[warp];
+      for (int other = 1; other < params.slots; ++other) {
+        value = Monoid::combine(value, partials[warp + other]);
+      }
+      params.combined[row] = value;
+    }
+    __syncthreads();
   }
-  out[row] = value;
 }
 
 /// One warp per segment of a row, in a grid-stride loop: any number of rows fits any grid.
@@ -44,27 +65,23 @@ __global__ void __launch_bounds__(MatrixEpilogueConfig::kThreads) matrix_epilogu
     __grid_constant__ MatrixEpilogueParams<Chain, Sink> const params) {
   constexpr int kWarps = MatrixEpilogueConfig::kThreads / 32;
   wait_for_predecessor();
+  if constexpr (Sink::kReduces) {
+    if (params.combined != nullptr) {
+      reduce_rows<kWidth>(params);
+      return;
+    }
+  }
   int const lane = threadIdx.x % 32;
   std::int64_t const items = std::int64_t{params.rows} * params.slots;
   std::int64_t const stride = std::int64_t{gridDim.x} * kWarps;
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kWarps; first < items; first += stride) {
-    std::int64_t const item = first + threadIdx.x / 32;
+  for (std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; item < items;
+       item += stride) {
     int const row = int(item / params.slots);
     int const slot = int(item % params.slots);
-    if (item < items) {
-      int const begin = slot * params.slot_columns;
-      int const end = min(params.output_columns, begin + params.slot_columns);
-      epilogue::visit_row<kWidth>(params.chain, params.sink, params.source, row, begin, end, slot,
-                                  lane);
-    }
-    if constexpr (Sink::kReduces) {
-      if (params.combined != nullptr) {
-        __syncthreads();
-        if (item < items && slot == 0 && lane == 0) {
-          combine_segments(params.sink, row, params.slots, params.combined);
-        }
-      }
-    }
+    int const begin = slot * params.slot_columns;
+    int const end = min(params.output_columns, begin + params.slot_columns);
+    epilogue::visit_row<kWidth>(params.chain, params.sink, params.source, row, begin, end, slot,
+                                lane);
   }
 }
 
