@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from native import needs_binary, require_kernels
 from programs import ROOT, run_python
+
+from cutlass_ops import plans
 
 pytest.importorskip("matplotlib", reason="the benchmarks need the extra `bench`")
 pytest.importorskip("tqdm", reason="the benchmarks need the extra `bench`")
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are no part of the installed package
 
-from benchmarks import __main__, accuracy, plots, providers, report, shapes, timing
+from benchmarks import __main__, accuracy, kernels, plots, providers, report, shapes, timing
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +177,23 @@ def test_a_cliff_is_found_and_a_smooth_curve_has_none() -> None:
 def test_the_mean_is_geometric() -> None:
     assert report.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
     assert math.isnan(report.geometric_mean([]))
+
+
+@needs_binary
+def test_kernels_to_compare_with_the_estimates_include_the_chosen_one() -> None:
+    shape = shapes.HEADLINE
+    plan = plans.linear_plan("gelu", (), shape.m, shape.n, shape.k, plans.H200)
+    found = list(kernels.candidates(shape, plans.H200))
+    assert plan in [candidate for _, candidate in found]
+    assert len(found) > 3
+    assert all(candidate.nanoseconds >= plan.nanoseconds for _, candidate in found)
+
+
+@needs_binary
+def test_kernels_are_timed_beside_their_estimates(gpu: str) -> None:
+    require_kernels(gpu)
+    timer = timing.Timer(torch.device(gpu, 0), 0.01)
+    entries = kernels.measure(shapes.Shape(130, 260, 96), timer, plans.gpu(0))
+    assert [entry["us"] for entry in entries] == sorted(entry["us"] for entry in entries)
+    assert sum(entry["chosen"] for entry in entries) == 1
+    assert sum(entry["estimate_us"] is None for entry in entries) == 1  # cuBLAS
