@@ -284,7 +284,7 @@ def test_stream_k_gives_every_block_to_one_piece(
     ("tiles", "blocks", "longest"),
     [
         (512, 256, 244),
-        (128, 256, 125),
+        (128, 256, 126),
         (32, 256, 32),
         (384, 96, 45),
         (1376, 128, 29),
