@@ -153,14 +153,6 @@ void matrix_epilogue(Tensor z, std::optional<Tensor> bias, std::string name,
   check(epilogue.run_matrix(call));
 }
 
-void refine_nonfinite(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
-                      std::vector<double> params, Tensor out) {
-  Operands const operands(x);
-  LinearTask task(operands, x, weight, bias, name, params);
-  task.call.out = task.output(operands, out);
-  check(task.epilogue.refine(task.call));
-}
-
 Activation activation_of(std::string const& name) {
   if (name == "identity") {
     return Activation::kIdentity;
@@ -226,6 +218,53 @@ void fold_rows(Tensor weight, std::optional<Tensor> bias, std::int64_t kernel_si
                       static_cast<int>(kernel_size), operands.dense(out, "out", windows * columns),
                       bias_out ? operands.dense(*bias_out, "bias_out", windows) : nullptr,
                       operands.stream()));
+}
+
+/// Memory of a call that folds: the means of W and of the bias, then the workspace.
+struct FoldedMemory {
+  std::int64_t bias, workspace, elements;  ///< where they begin, each 16-byte aligned; and the end
+
+  FoldedMemory(std::int64_t windows, std::int64_t k, std::int64_t workspace_elements)
+      : bias(ceil_div(windows * k, 4) * 4),
+        workspace(bias + ceil_div(windows, 4) * 4),
+        elements(workspace + workspace_elements) {}
+};
+
+/// A description whose windows are means of columns, on a weight that is folded first: one crossing
+/// from Python. Rows that come out infinite are computed again, unfolded.
+void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
+                     std::vector<double> params, std::vector<std::int64_t> plan, Tensor memory,
+                     Tensor out) {
+  Operands const operands(x);
+  LinearTask whole(operands, x, weight, bias, name, params);
+  gemm::Problem const& problem = whole.call.problem;
+  int const window = whole.shape.window;
+  STD_TORCH_CHECK(!params.empty() && params[0] == window && window <= problem.n,
+                  "the first number of '", name, "' must be its window, of up to ", problem.n);
+  whole.call.out = whole.output(operands, out);
+
+  LinearCall call = whole.call;
+  std::vector<double> unpooled = params;
+  unpooled[0] = 1.0;
+  call.problem.n = problem.n / window;
+  call.problem.weight_stride = problem.k;
+  call.plan = plan_of(plan, shape_of(whole.epilogue, unpooled, call.problem.n), call.problem);
+  FoldedMemory const parts(call.problem.n, problem.k, call.plan.workspace);
+  float* const means = operands.dense(memory, "memory", parts.elements);
+  STD_TORCH_CHECK(epilogue::is_aligned(means), "memory must be 16-byte aligned");
+  float* const means_bias = bias ? means + parts.bias : nullptr;
+  call.problem.weight = means;
+  call.arguments = arguments_of(means_bias, unpooled);
+  call.workspace = means + parts.workspace;
+
+  check(run_fold_rows(problem.weight, problem.weight_stride, whole.call.arguments.bias, problem.n,
+                      problem.k, window, means, means_bias, call.stream));
+  check(run_linear(whole.epilogue, call));
+  check(whole.epilogue.refine(whole.call));
+}
+
+std::int64_t folded_memory(std::int64_t windows, std::int64_t k, std::int64_t workspace) {
+  return FoldedMemory(extent(windows), extent(k), workspace).elements;
 }
 
 std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m,
@@ -311,7 +350,7 @@ STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CUDA, library) {
   library.impl("_linear_epilogue", TORCH_BOX(&cutlass_ops::linear_epilogue));
   library.impl("_linear_softmax", TORCH_BOX(&cutlass_ops::linear_softmax));
   library.impl("_matrix_epilogue", TORCH_BOX(&cutlass_ops::matrix_epilogue));
-  library.impl("_refine_nonfinite", TORCH_BOX(&cutlass_ops::refine_nonfinite));
+  library.impl("_folded_epilogue", TORCH_BOX(&cutlass_ops::folded_epilogue));
   library.impl("_row_softmax", TORCH_BOX(&cutlass_ops::row_softmax));
   library.impl("_fold_rows", TORCH_BOX(&cutlass_ops::fold_rows));
 }
@@ -320,6 +359,7 @@ STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CompositeExplicitAutograd, library) {
   library.impl("_plan", TORCH_BOX(&cutlass_ops::plan));
   library.impl("_plan_for", TORCH_BOX(&cutlass_ops::plan_for));
   library.impl("_describe_plan", TORCH_BOX(&cutlass_ops::describe_plan));
+  library.impl("_folded_memory", TORCH_BOX(&cutlass_ops::folded_memory));
   library.impl("_matrix_workspace", TORCH_BOX(&cutlass_ops::matrix_workspace_for));
   library.impl("_choose_folding", TORCH_BOX(&cutlass_ops::choose_folding_for));
   library.impl("_cuda_versions", TORCH_BOX(&cutlass_ops::cuda_versions));

@@ -155,7 +155,7 @@ struct Launchers {
                                                         call.problem.n / steps.window(), call.out};
       return launch_dependent<kernel::refine_nonfinite<Chain, typename Sink::Monoid>>(
           "refine_nonfinite", grid_stride_ctas(call.problem.m, 1),
-          kernel::RefineNonfiniteConfig::kThreads, call.stream, params);
+          kernel::RefineNonfiniteConfig::kThreads, 0, call.stream, params);
     } else {
       return {cudaErrorInvalidValue, "refine_nonfinite: the description reduces nothing"};
     }
@@ -176,7 +176,7 @@ struct Launchers {
     return launch_dependent<kernel::matrix_epilogue<kColumns, Chain, Sink>>(
         "matrix_epilogue",
         grid_stride_ctas(std::int64_t{params.rows} * params.slots, Config::kThreads / 32),
-        Config::kThreads, stream, params);
+        Config::kThreads, 0, stream, params);
   }
 
   /// A reduction over a single slot writes its result at once.
@@ -190,8 +190,8 @@ struct Launchers {
                                cudaStream_t stream) {
     using Config = kernel::CombineRowsConfig;
     return launch_dependent<kernel::combine_rows<typename Sink::Monoid, kLanes>>(
-        "combine_rows", grid_stride_ctas(rows, Config::kThreads / kLanes), Config::kThreads, stream,
-        partials, slots, out, rows);
+        "combine_rows", grid_stride_ctas(rows, Config::kThreads / kLanes), Config::kThreads, 0,
+        stream, partials, slots, out, rows);
   }
 
   static Status combine(float const* partials, int slots, float* out, int rows,

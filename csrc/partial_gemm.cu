@@ -21,8 +21,9 @@ Status run_skinny_tile(gemm::Problem const& problem, int splits, float* partials
   int const k_per_split = int(ceil_div(ceil_div(problem.k, splits), 4)) * 4;
   bool const x_vectorized =
       problem.k % 4 == 0 && problem.x_stride % 4 == 0 && epilogue::is_aligned(problem.x);
-  return launch("skinny_gemm", gemm::skinny_gemm<Gemm, Tile>, raster.ctas(), Tile::kThreads, stream,
-                typename Gemm::Params{problem, raster, k_per_split, x_vectorized, partials});
+  return launch_dependent<gemm::skinny_gemm<Gemm, Tile>>(
+      "skinny_gemm", raster.ctas(), Tile::kThreads, 0, stream,
+      typename Gemm::Params{problem, raster, k_per_split, x_vectorized, partials});
 }
 
 template <int kVector>

@@ -38,7 +38,7 @@ Status choose_rows(kernel::RowSoftmaxParams<Chain> const& params, cudaStream_t s
   if (params.columns <= Rows::kMaxColumns) {
     if constexpr (Rows::kCluster == 1) {
       return launch_dependent<kernel::row_softmax<Rows, kWidth, Chain>>(
-          "row_softmax", ceil_div(params.rows, Rows::kRowsPerCta), Rows::kCtaThreads, stream,
+          "row_softmax", ceil_div(params.rows, Rows::kRowsPerCta), Rows::kCtaThreads, 0, stream,
           params);
     } else {
       auto const kernel = kernel::row_softmax_cluster<Rows, kWidth, Chain>;

@@ -33,7 +33,7 @@ _linear_softmax_native = OPS._linear_softmax.default
 _matrix_epilogue_native = OPS._matrix_epilogue.default
 _row_softmax_native = OPS._row_softmax.default
 _fold_rows_native = OPS._fold_rows.default
-_refine_nonfinite_native = OPS._refine_nonfinite.default
+_folded_epilogue_native = OPS._folded_epilogue.default
 
 
 def _gpu(x: Tensor) -> plans.Gpu:
@@ -176,17 +176,12 @@ def _run_pooled(
     out: Tensor,
 ) -> None:
     """Op B by the epilogue ``name``: x and weight matrices, ``out`` contiguous, none empty."""
-    scratch = plans.workspace(x, route.plan.workspace)
-    if not route.fold:
-        _linear_epilogue_native(x, weight, bias, name, params, route.plan, scratch, out)
-        return
-    kernel_size, scale = params
-    means, means_bias = _fold(weight, bias, int(kernel_size))
-    _linear_epilogue_native(x, means, means_bias, name, (1.0, scale), route.plan, scratch, out)
+    memory = plans.workspace(x, route.memory)
     # An infinite x against a window with weights of both signs is NaN by definition, but may be
-    # infinite against their mean. Rows that came out infinite are computed again, unfolded. The
-    # caller's packed weights hold the means only, so there that correction cannot be made.
-    _refine_nonfinite_native(x, weight, bias, name, params, out)
+    # infinite against their mean: where the op folds, it computes rows that came out infinite
+    # again. The caller's packed weights hold the means only, so there that cannot be done.
+    run = _folded_epilogue_native if route.fold else _linear_epilogue_native
+    run(x, weight, bias, name, params, route.plan, memory, out)
 
 
 def _fold(weight: Tensor, bias: Tensor | None, kernel_size: int) -> tuple[Tensor, Tensor | None]:

@@ -38,6 +38,7 @@ class PooledRoute(NamedTuple):
     rows: int  # of the weight that play a part: N less the remainder of the pooling
     fold: bool  # whether the weight is folded first; else the epilogue pools
     plan: Plan
+    memory: int  # float32 elements: the plan's workspace, and the folded weight and bias
 
 
 class Gpu(NamedTuple):
@@ -91,9 +92,9 @@ def pooled_route(
     scale = 1.0  # a plan does not depend on it
     if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu):
         plan = linear_plan(name, (1.0, scale), m, windows, k, gpu, kernel_size)
-        return PooledRoute(rows, True, plan)
+        return PooledRoute(rows, True, plan, OPS._folded_memory(windows, k, plan.workspace))
     plan = linear_plan(name, (float(kernel_size), scale), m, rows, k, gpu, folded)
-    return PooledRoute(rows, False, plan)
+    return PooledRoute(rows, False, plan, plan.workspace)
 
 
 @lru_cache(_LIMIT)

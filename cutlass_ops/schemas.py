@@ -40,8 +40,8 @@ NATIVE_SCHEMAS = (
     "_row_softmax(Tensor z, Tensor? bias, str activation, Tensor(a!) out) -> ()",
     "_fold_rows(Tensor weight, Tensor? bias, int kernel_size, Tensor(a!) out,"
     " Tensor(b!)? bias_out) -> ()",
-    "_refine_nonfinite(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
-    " Tensor(a!) out) -> ()",
+    "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int[] plan,"
+    " Tensor(a!) memory, Tensor(b!) out) -> ()",
 )
 
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan
@@ -51,6 +51,7 @@ QUERY_SCHEMAS = (
     "_plan_for(str name, float[] params, int m, int n, int k, int[] gpu, str kernel,"
     " int splits) -> int[]",
     "_describe_plan(int[] plan) -> str",
+    "_folded_memory(int windows, int k, int workspace) -> int",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
     "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu) -> bool",
     "_cuda_versions() -> int[]",

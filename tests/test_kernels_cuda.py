@@ -59,7 +59,7 @@ def test_softmax_head_with_every_kernel(kernel: str, gpu: str) -> None:
     is kept on the way, as in training."""
     ran = 0
     for m, n, k in (*SHAPES, (3, 70_001, 40)):
-        x, weight, bias = linear_like(m, n, k, gpu, seed=n)
+        x, weight, bias = linear_like(m, n, k, gpu, seed=m * n)
         for split in SPLITS:
             plan = plan_for("identity", [], (m, n, k), kernel, split)
             if plan is None:
@@ -68,11 +68,33 @@ def test_softmax_head_with_every_kernel(kernel: str, gpu: str) -> None:
             scratch, workspace = guarded((plan[2],), gpu)
             OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", None, out)
             assert all(map(guards_are_intact, (memory, scratch)))
-            check(out, softmax_head("none"), Linear(x, weight, bias))
             z, kept = torch.empty_like(out), torch.empty_like(out)
             OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", z, kept)
             assert same_bits(out, kept)
             check(z, head_of("identity", []), Linear(x, weight, bias))
+            check(out, softmax_head("none"), Matrix(z))
+            ran += 1
+    assert ran > 0
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_folding_in_one_call_with_every_kernel(kernel: str, with_bias: bool, gpu: str) -> None:
+    """Odd sizes: the folded bias and the workspace lie behind the folded weight."""
+    name, params = "avgpool_gelu_scale_max", [3.0, -2.0]
+    ran = 0
+    for m, n, k in ((130, 396, 67), (7, 45, 33), (1, 3, 5), (200, 405, 516)):
+        x, weight, some_bias = linear_like(m, n, k, gpu, seed=m * n)
+        bias = some_bias if with_bias else None
+        for split in SPLITS:
+            plan = plan_for(name, [1.0, -2.0], (m, n // 3, k), kernel, split)
+            if plan is None:
+                continue
+            memory, out = guarded((m,), gpu)
+            scratch, space = guarded((OPS._folded_memory(n // 3, k, plan[2]),), gpu)
+            OPS._folded_epilogue(x, weight, bias, name, params, plan, space, out)
+            assert all(map(guards_are_intact, (memory, scratch)))
+            check(out, head_of(name, params), Linear(x, weight, bias))
             ran += 1
     assert ran > 0
 

@@ -78,6 +78,7 @@ def test_the_other_ops_refuse(cuda: str) -> None:
     scratch = torch.empty(10_000, device=cuda)
     row = torch.empty(5, device=cuda)
     weight = torch.randn(32, 40, device=cuda)
+    plan = OPS._plan(POOLED, [1.0, 1.0], 6, 16, 40, gpu_of())
     for call in (
         lambda: OPS._row_softmax(z, None, "gelu", torch.empty(6, 39, device=cuda)),
         lambda: OPS._row_softmax(z, None, "silu", torch.empty_like(z)),
@@ -90,8 +91,10 @@ def test_the_other_ops_refuse(cuda: str) -> None:
         lambda: OPS._fold_rows(z, None, 2, z, row),
         lambda: OPS._fold_rows(z, scratch.cpu(), 2, z, row),
         lambda: OPS._matrix_epilogue(z, None, POOLED, [2.0, 1.0], scratch, row),
-        lambda: OPS._refine_nonfinite(z, weight, None, POOLED, [2.0, 1.0], row),
-        lambda: OPS._refine_nonfinite(z, weight, None, "gelu", [], z),
+        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [2.0, 1.0], plan, scratch, row),
+        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [2.0, 1.0], plan, row, scratch[:6]),
+        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [40.0, 1.0], plan, scratch, row),
+        lambda: OPS._folded_epilogue(z, weight, None, "gelu", [], plan, scratch, z),
     ):
         with pytest.raises(RuntimeError):
             call()

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <climits>
+#include <cstddef>
 #include <cstdint>
 
 #include "cutlass_ops/epilogue/fragment.h"
@@ -55,10 +56,10 @@ cudaError_t launch_with_attributes(void (*kernel)(Parameters...), cudaLaunchConf
   return error == cudaSuccess ? cudaGetLastError() : error;
 }
 
-/// Like launch, for a kernel that begins with wait_for_predecessor.
+/// Like launch_with_shared, for a kernel that begins with wait_for_predecessor.
 template <auto kKernel, class... Arguments>
-Status launch_dependent(char const* what, std::int64_t ctas, int threads, cudaStream_t stream,
-                        Arguments const&... arguments) {
+Status launch_dependent(char const* what, std::int64_t ctas, int threads, std::size_t shared_bytes,
+                        cudaStream_t stream, Arguments const&... arguments) {
   if (ctas == 0) {
     return {};
   }
@@ -71,6 +72,7 @@ Status launch_dependent(char const* what, std::int64_t ctas, int threads, cudaSt
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(ctas));
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = waits_for_predecessor<kKernel>() ? 1 : 0;

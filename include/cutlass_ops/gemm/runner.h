@@ -2,9 +2,9 @@
 #pragma once
 
 #include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/dynamic_shared.h"
 #include "cutlass_ops/gemm/simt_gemm.h"
-#include "cutlass_ops/launch.h"
 
 namespace cutlass_ops {
 namespace gemm {
@@ -45,8 +45,8 @@ struct SimtRunner {
                                        k_per_split,
                                        Mainloop::Params::make(problem),
                                        {chain, sink, chain.window(), problem.n / chain.window()}};
-    return launch_with_shared("simt_gemm", simt_gemm<Gemm>, tiles.ctas(), Tile::kThreads,
-                              kSharedBytes, stream, params);
+    return launch_dependent<simt_gemm<Gemm>>("simt_gemm", tiles.ctas(), Tile::kThreads,
+                                             kSharedBytes, stream, params);
   }
 };
 

@@ -52,6 +52,7 @@ struct SimtGemm {
 template <class Gemm>
 __global__ void __launch_bounds__(Gemm::Tile::kThreads, Gemm::Tile::kCtasPerSm) simt_gemm(
     __grid_constant__ typename Gemm::Params const params) {
+  wait_for_predecessor();
   extern __shared__ __align__(16) unsigned char shared[];
   Gemm::run(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared));
 }

@@ -11,6 +11,7 @@
 
 #include "cutlass/arch/memory_sm80.h"
 
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/row_reduce.h"
 #include "cutlass_ops/epilogue/row_sum.h"
 #include "cutlass_ops/gemm/problem.h"
@@ -174,6 +175,8 @@ struct SkinnyGemm {
 template <class Gemm, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm) skinny_gemm(
     __grid_constant__ typename Gemm::Params const params) {
+  wait_for_predecessor();
+  release_successor();
   __shared__ typename Gemm::SharedStorage storage;
   Gemm::run(params, storage);
 }

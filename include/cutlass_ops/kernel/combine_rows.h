@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(CombineRowsConfig::kThreads) combine_rows(floa
                                                                             int rows) {
   static_assert(kLanes == 1 || kLanes == 32, "a thread or a warp");
   wait_for_predecessor();
+  release_successor();
   constexpr int kRowsPerCta = CombineRowsConfig::kThreads / kLanes;
   int const lane = threadIdx.x % kLanes;
   std::int64_t const stride = std::int64_t{gridDim.x} * kRowsPerCta;

@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(MatrixEpilogueConfig::kThreads) matrix_epilogu
     __grid_constant__ MatrixEpilogueParams<Chain, Sink> const params) {
   constexpr int kWarps = MatrixEpilogueConfig::kThreads / 32;
   wait_for_predecessor();
+  release_successor();
   if constexpr (Sink::kReduces) {
     if (params.combined != nullptr) {
       reduce_rows<kWidth>(params);

@@ -63,6 +63,7 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfin
   constexpr int kWidth = epilogue::fragment_width<Chain>();
   __shared__ float partials[kWarps];
   wait_for_predecessor();
+  release_successor();
   gemm::Problem const& problem = params.problem;
   int const warp = threadIdx.x / 32;
   // 64 bits: a step of up to 2^20 CTAs can pass the limit of rows, 2^31 - 4097.

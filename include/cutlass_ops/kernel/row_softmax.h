@@ -205,6 +205,7 @@ __global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax
     __grid_constant__ RowSoftmaxParams<Chain> const params) {
   static_assert(Rows::kCluster == 1, "row_softmax_cluster takes these");
   wait_for_predecessor();
+  release_successor();
   int const row = int(blockIdx.x) * Rows::kRowsPerCta + int(threadIdx.x) / Rows::kThreads;
   int const column = int(threadIdx.x) % Rows::kThreads * kWidth;
   RowShare<Rows, kWidth> share;
