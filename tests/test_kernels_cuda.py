@@ -80,8 +80,8 @@ def test_softmax_head_with_every_kernel(kernel: str, gpu: str) -> None:
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_folding_in_one_call_with_every_kernel(kernel: str, with_bias: bool, gpu: str) -> None:
-    """Odd sizes: folded bias and workspace lie behind the folded weight. The bits are those of folding
-    first and the GEMM then."""
+    """Odd sizes: folded bias and workspace lie behind the folded weight. The bits are those of
+    folding first and the GEMM then."""
     name, params = "avgpool_gelu_scale_max", [3.0, -2.0]
     ran = 0
     for m, n, k in ((130, 396, 67), (7, 45, 33), (1, 3, 5), (200, 405, 516)):
