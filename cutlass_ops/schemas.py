@@ -40,6 +40,8 @@ NATIVE_SCHEMAS = (
     "_row_softmax(Tensor z, Tensor? bias, str activation, Tensor(a!) out) -> ()",
     "_fold_rows(Tensor weight, Tensor? bias, int kernel_size, Tensor(a!) out,"
     " Tensor(b!)? bias_out) -> ()",
+    "_refine_nonfinite(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
+    " Tensor(a!) out) -> ()",
     "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int[] plan,"
     " Tensor(a!) memory, Tensor(b!) out) -> ()",
 )

@@ -91,6 +91,8 @@ def test_the_other_ops_refuse(cuda: str) -> None:
         lambda: OPS._fold_rows(z, None, 2, z, row),
         lambda: OPS._fold_rows(z, scratch.cpu(), 2, z, row),
         lambda: OPS._matrix_epilogue(z, None, POOLED, [2.0, 1.0], scratch, row),
+        lambda: OPS._refine_nonfinite(z, weight, None, POOLED, [2.0, 1.0], row),
+        lambda: OPS._refine_nonfinite(z, weight, None, "gelu", [], z),
         lambda: OPS._folded_epilogue(z, weight, None, POOLED, [2.0, 1.0], plan, scratch, row),
         lambda: OPS._folded_epilogue(z, weight, None, POOLED, [2.0, 1.0], plan, row, scratch[:6]),
         lambda: OPS._folded_epilogue(z, weight, None, POOLED, [40.0, 1.0], plan, scratch, row),

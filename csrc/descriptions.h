@@ -1,0 +1,56 @@
+// What ops and queries both ask of a description and of a plan: names, numbers and lists, checked.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernel_table.h"
+#include "operands.h"
+#include "plan.h"
+#include "registry.h"
+
+namespace cutlass_ops {
+
+inline void check(Status const& status) {
+  STD_TORCH_CHECK(status.ok(), status.what, ": ", cudaGetErrorString(status.error));
+}
+
+inline Epilogue const& epilogue_of(std::string const& name) {
+  Epilogue const* const epilogue = find_epilogue(name);
+  STD_TORCH_CHECK(epilogue != nullptr, "no epilogue named '", name,
+                  "' is registered, or more than one is");
+  return *epilogue;
+}
+
+inline epilogue::Arguments arguments_of(float const* bias, std::vector<double> const& params) {
+  return {bias, params.data(), static_cast<int>(params.size())};
+}
+
+/// The description's facts for a linear of `columns` columns; the numbers must be those that it
+/// takes.
+inline EpilogueShape shape_of(Epilogue const& epilogue, std::vector<double> const& params,
+                              int columns) {
+  EpilogueShape const shape = epilogue.shape(arguments_of(nullptr, params), columns);
+  STD_TORCH_CHECK(shape.param_count == static_cast<int>(params.size()), "epilogue '", epilogue.name,
+                  "' takes ", shape.param_count, " params, not ", params.size());
+  STD_TORCH_CHECK(shape.window >= 1, "epilogue '", epilogue.name, "' has a window of ",
+                  shape.window, " columns");
+  return shape;
+}
+
+inline int kernel_of(std::vector<std::int64_t> const& plan) {
+  STD_TORCH_CHECK(plan.size() == 5 && plan[0] >= 0 && plan[0] < kKernelCount, "not a plan");
+  return static_cast<int>(plan[0]);
+}
+
+inline PlanRequest request_of(EpilogueShape const& shape, std::int64_t m, std::int64_t n,
+                              std::int64_t k, Gpu gpu, std::int64_t folded) {
+  STD_TORCH_CHECK(folded >= 1, "folded must be positive, got ", folded);
+  return {extent(m), extent(n),     extent(k), shape.window, shape.reduces, shape.fragment_width,
+          gpu,       extent(folded)};
+}
+
+}  // namespace cutlass_ops

@@ -1,0 +1,21 @@
+// Where a call that folds keeps what: for the query that sizes its memory, and the op that lays it
+// out.
+#pragma once
+
+#include <cstdint>
+
+#include "cutlass_ops/ceil_div.h"
+
+namespace cutlass_ops {
+
+/// Memory of a call that folds: the means of W and of the bias, then the workspace.
+struct FoldedMemory {
+  std::int64_t bias, workspace, elements;  ///< where they begin, each 16-byte aligned; and the end
+
+  FoldedMemory(std::int64_t windows, std::int64_t k, std::int64_t workspace_elements)
+      : bias(ceil_div(windows * k, 4) * 4),
+        workspace(bias + ceil_div(windows, 4) * 4),
+        elements(workspace + workspace_elements) {}
+};
+
+}  // namespace cutlass_ops
