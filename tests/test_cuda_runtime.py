@@ -277,3 +277,29 @@ def test_extents_beyond_32_bits_are_refused(cuda: str) -> None:
     weight = torch.zeros(1, 1, device=cuda)
     with pytest.raises(ValueError, match=r"linear_avgpool_gelu_scale_max.*limited to \d+"):
         cutlass_ops.linear_avgpool_gelu_scale_max(x, weight, kernel_size=1)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 600])
+def test_kernels_that_start_early_wait_for_what_they_read(rows: int, cuda: str) -> None:
+    """With programmatic dependent launch a kernel is on the GPU before the one before it has ended.
+    Ops that feed one another must give the same bits whether the GPU rests between them or not."""
+    start, weight, bias = linear_like(rows, 512, 512, cuda)
+    weight *= 1000  # so that each step gives other numbers, and stale ones would show
+
+    def steps(pause: bool) -> list[Tensor]:
+        x, results = start, []
+        for _ in range(12):
+            x = cutlass_ops.linear_gelu_softmax(x, weight, bias)
+            results.append(x)
+            for y in (
+                cutlass_ops.linear_avgpool_gelu_scale_max(x, weight, bias, kernel_size=16),
+                cutlass_ops.gelu_scale_max(x),
+            ):
+                results.append(y)
+                if pause:
+                    torch.cuda.synchronize()
+        return results
+
+    expected = steps(pause=True)
+    assert all(same_bits(a, b) for a, b in zip(steps(pause=False), expected, strict=True))
+    assert not any(same_bits(a, b) for a, b in zip(expected[::3], expected[3::3], strict=False))
