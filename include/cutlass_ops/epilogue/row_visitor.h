@@ -6,8 +6,8 @@
 namespace cutlass_ops {
 namespace epilogue {
 
-/// Output columns [`begin`, `end`) of `row`, `kWidth` at a time, read from `source` (whose columns are those of the
-/// linear).
+/// Output columns [`begin`, `end`) of `row`, `kWidth` at a time, read from `source` (whose columns
+/// are those of the linear).
 template <int kWidth, class Chain, class Sink, class Source>
 CUTLASS_OPS_DEVICE void visit_row(Chain const& chain, Sink const& sink, Source const& source,
                                   int row, int begin, int end, int slot, int lane) {
