@@ -77,6 +77,20 @@ def test_softmax_head_with_every_kernel(kernel: str, gpu: str) -> None:
     assert ran > 0
 
 
+@pytest.mark.parametrize(("m", "n"), [(4160, 1152), (1000, 6784), (1152, 4160), (1001, 6785)])
+def test_stream_k_leaves_what_tiles_have_in_common_to_one(m: int, n: int, gpu: str) -> None:
+    """A tile that is moved back from an edge holds rows or columns of the one before it, which may
+    be cut elsewhere along k: two sums, of which the last one written won."""
+    x, weight, bias = linear_like(m, n, 4096, gpu)
+    plan = OPS._plan_for("identity", [], m, n, 4096, gpu_of(gpu), STREAM_K, 1)
+    workspace = torch.empty(plan[2], device=gpu)
+    out, z, kept = (torch.empty(m, n, device=gpu) for _ in range(3))
+    OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", z, kept)
+    for _ in range(5):
+        OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", None, out)
+        assert same_bits(out, kept)
+
+
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_folding_in_one_call_with_every_kernel(kernel: str, with_bias: bool, gpu: str) -> None:

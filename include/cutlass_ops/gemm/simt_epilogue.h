@@ -138,8 +138,8 @@ struct SimtEpilogue {
   }
 
  private:
-  /// Straight from registers, 128 bytes of a row at a time. Columns that a tile has in common with
-  /// the one before it are written twice, with the same numbers.
+  /// Straight from registers, 128 bytes of a row at a time. What a tile that was moved back has in
+  /// common with the one before it is left to that one: stream-K may cut their k differently.
   CUTLASS_OPS_DEVICE static void store(Params const& params, Accumulators const& accumulators,
                                        int rows, TileCoordinate const& tile, TileOrigin origin,
                                        int thread) {
@@ -148,27 +148,45 @@ struct SimtEpilogue {
     int const column = origin.column + place.column();
     Sink const sink = params.sink.at_split(tile.split);
     float* const out = sink.out + std::int64_t{row} * sink.columns + column;
+    int const first_row = tile.tile_m * Tile::kM - row;
+    int const first_column = tile.tile_n * Tile::kN - column;
+    int const end = sink.columns - column;
     // One question instead of one for every block: the last one is the farthest to the right.
-    if (sink.vectorized && column + Tile::kWarpN <= sink.columns + Staging::kLaneColumns * 4 - 4) {
-      store_rows<true>(accumulators, out, sink.columns, rows - row, 0);
+    bool const whole = origin.column == tile.tile_n * Tile::kN &&
+                       Tile::kWarpN - Staging::kLaneColumns * 4 + 4 <= end;
+    if (sink.vectorized && whole) {
+      store_rows(accumulators, out, sink.columns, first_row, rows - row,
+                 [](float* target, int, epilogue::Fragment<4> const& block) {
+                   epilogue::store_columns<4>(target, block, 4, true);
+                 });
     } else {
-      store_rows<false>(accumulators, out, sink.columns, rows - row, sink.columns - column);
+      store_rows(accumulators, out, sink.columns, first_row, rows - row,
+                 [=](float* target, int offset, epilogue::Fragment<4> const& block) {
+                   CUTLASS_OPS_UNROLL
+                   for (int i = 0; i < 4; ++i) {
+                     if (offset + i >= first_column && offset + i < end) {
+                       target[i] = block[i];
+                     }
+                   }
+                 });
     }
   }
 
-  template <bool kWhole>
+  /// The rows in [first, end) of those that this thread has from `out` on: `write(target, offset,
+  /// block)` for each block, `offset` columns from the thread's first.
+  template <class Write>
   CUTLASS_OPS_DEVICE static void store_rows(Accumulators const& accumulators, float* out,
-                                            int columns, int rows, int valid) {
+                                            int columns, int first, int end, Write write) {
     typename Staging::AccumulatorRows iterator(accumulators);
     CUTLASS_OPS_UNROLL
     for (int slice = 0; slice < Staging::kSlices; ++slice) {
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < Staging::kBlock; ++i, ++iterator) {
         int const row = slice * Staging::kWarpRows + i;
-        if (row < rows) {
+        if (row >= first && row < end) {
           float* const place = out + std::int64_t{row} * columns;
           Staging::visit_blocks(iterator, [&](int offset, epilogue::Fragment<4> const& block) {
-            epilogue::store_columns<4>(place + offset, block, kWhole ? 4 : valid - offset, kWhole);
+            write(place + offset, offset, block);
           });
         }
       }

@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(MatrixEpilogueConfig::kThreads) matrix_epilogu
     int const row = int(item / params.slots);
     int const slot = int(item % params.slots);
     int const begin = slot * params.slot_columns;
-    int const end = min(params.output_columns, begin + params.slot_columns);
+    // Not min(output_columns, begin + slot_columns), which passes 2^31 at the limit of columns.
+    int const end = begin + min(params.slot_columns, params.output_columns - begin);
     epilogue::visit_row<kWidth>(params.chain, params.sink, params.source, row, begin, end, slot,
                                 lane);
   }
