@@ -3,6 +3,7 @@
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/gelu.h"
 #include "cutlass_ops/epilogue/softmax_gelu.h"
+#include "cutlass_ops/hopper_code.h"
 #include "cutlass_ops/kernel/row_softmax_cluster.h"
 #include "cutlass_ops/kernel/row_softmax_streaming.h"
 #include "cutlass_ops/launch.h"
@@ -41,9 +42,9 @@ Status choose_rows(kernel::RowSoftmaxParams<Chain> const& params, cudaStream_t s
           "row_softmax", ceil_div(params.rows, Rows::kRowsPerCta), Rows::kCtaThreads, 0, stream,
           params);
     } else {
-      auto const kernel = kernel::row_softmax_cluster<Rows, kWidth, Chain>;
-      if (has_clusters(kernel)) {
-        return launch_clusters("row_softmax_cluster", kernel, params.rows, Rows::kCluster,
+      constexpr auto kKernel = kernel::row_softmax_cluster<Rows, kWidth, Chain>;
+      if (has_hopper_code<kKernel>()) {
+        return launch_clusters("row_softmax_cluster", kKernel, params.rows, Rows::kCluster,
                                Rows::kCtaThreads, stream, params);
       }
     }

@@ -11,19 +11,34 @@
 namespace cutlass_ops {
 
 /// Launches `kernel(arguments...)` on `ctas` CTAs of a one-dimensional grid, with so many bytes of
-/// dynamic shared memory. No work is no launch.
+/// dynamic shared memory and an attribute, or nullptr. No work is no launch.
 template <class... Parameters, class... Arguments>
-Status launch_with_shared(char const* what, void (*kernel)(Parameters...), std::int64_t ctas,
-                          int threads, std::size_t shared_bytes, cudaStream_t stream,
-                          Arguments const&... arguments) {
+Status launch_with_attribute(char const* what, void (*kernel)(Parameters...), std::int64_t ctas,
+                             int threads, std::size_t shared_bytes, cudaStream_t stream,
+                             cudaLaunchAttribute* attribute, Arguments const&... arguments) {
   if (ctas == 0) {
     return {};
   }
   if (ctas > INT_MAX) {
     return {cudaErrorInvalidConfiguration, what};  // the limit of grid.x
   }
-  kernel<<<static_cast<unsigned>(ctas), threads, shared_bytes, stream>>>(Parameters(arguments)...);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(ctas));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attribute;
+  config.numAttrs = attribute != nullptr ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
   return {cudaGetLastError(), what};
+}
+
+template <class... Parameters, class... Arguments>
+Status launch_with_shared(char const* what, void (*kernel)(Parameters...), std::int64_t ctas,
+                          int threads, std::size_t shared_bytes, cudaStream_t stream,
+                          Arguments const&... arguments) {
+  return launch_with_attribute(what, kernel, ctas, threads, shared_bytes, stream, nullptr,
+                               arguments...);
 }
 
 template <class... Parameters, class... Arguments>

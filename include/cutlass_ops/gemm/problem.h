@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/epilogue/arguments.h"
 #include "cutlass_ops/epilogue/fragment.h"
 
@@ -42,6 +43,11 @@ struct Raster {
   static constexpr int kGroup = 16;
 
   int tiles_m, tiles_n, splits;
+
+  template <class Tile>
+  static Raster of(Problem const& problem, int splits) {
+    return {int(ceil_div(problem.m, Tile::kM)), int(ceil_div(problem.n, Tile::kN)), splits};
+  }
 
   std::int64_t ctas() const { return std::int64_t{tiles_m} * tiles_n * splits; }
 

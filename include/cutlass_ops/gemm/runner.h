@@ -14,19 +14,13 @@ struct SimtRunner {
   using Gemm = SimtGemm<Mainloop, Tile, Chain, Sink>;
   static constexpr int kSharedBytes = sizeof(typename Gemm::SharedStorage);
 
-  static Raster raster(Problem const& problem, int splits) {
-    return {int(ceil_div(problem.m, Tile::kM)), int(ceil_div(problem.n, Tile::kN)), splits};
-  }
-
-  /// Windows must not straddle column tiles, and the tile index must fit the grid.
+  /// Also, the tile index must fit the grid.
   static Status can_implement(Problem const& problem, Chain const& chain, int splits) {
-    if (Tile::kN % chain.window() != 0) {
-      return {cudaErrorInvalidValue, "simt_gemm: the pooling window does not divide the tile"};
-    }
-    if (raster(problem, splits).ctas() > INT_MAX) {
+    if (Raster::of<Tile>(problem, splits).ctas() > INT_MAX) {
       return {cudaErrorInvalidConfiguration, "simt_gemm: more than 2^31 - 1 tiles"};
     }
-    return Mainloop::can_implement(problem);
+    Status const status = Gemm::Epilogue::can_implement(chain);
+    return status.ok() ? Mainloop::can_implement(problem) : status;
   }
 
   static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int splits,
@@ -38,13 +32,10 @@ struct SimtRunner {
     if (!status.ok()) {
       return status;
     }
-    Raster const tiles = raster(problem, splits);
+    Raster const tiles = Raster::of<Tile>(problem, splits);
     int const k_per_split = int(ceil_div(ceil_div(problem.k, splits), Tile::kK)) * Tile::kK;
-    typename Gemm::Params const params{problem,
-                                       tiles,
-                                       k_per_split,
-                                       Mainloop::Params::make(problem),
-                                       {chain, sink, chain.window(), problem.n / chain.window()}};
+    typename Gemm::Params const params{problem, tiles, k_per_split, Mainloop::Params::make(problem),
+                                       Gemm::Epilogue::Params::make(chain, sink, problem.n)};
     return launch_dependent<simt_gemm<Gemm>>("simt_gemm", tiles.ctas(), Tile::kThreads,
                                              kSharedBytes, stream, params);
   }

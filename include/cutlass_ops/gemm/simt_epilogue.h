@@ -19,6 +19,7 @@
 #include "cutlass_ops/epilogue/row_visitor.h"
 #include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/status.h"
 
 namespace cutlass_ops {
 namespace gemm {
@@ -115,7 +116,19 @@ struct SimtEpilogue {
     Sink sink;
     int window;          ///< columns of the linear per output column; divides Tile::kN
     int output_columns;  ///< of the whole problem
+
+    static Params make(Chain const& chain, Sink const& sink, int columns) {
+      return {chain, sink, chain.window(), columns / chain.window()};
+    }
   };
+
+  /// Windows must not straddle column tiles.
+  static Status can_implement(Chain const& chain) {
+    if (Tile::kN % chain.window() != 0) {
+      return {cudaErrorInvalidValue, "SIMT GEMM: the pooling window does not divide the tile"};
+    }
+    return {};
+  }
 
   struct SharedStorage {
     alignas(16) float staged[Staging::kRows * Staging::kPitch];

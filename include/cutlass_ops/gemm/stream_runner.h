@@ -15,10 +15,8 @@ struct StreamRunner {
   static constexpr int kSharedBytes = sizeof(typename Gemm::SharedStorage);
 
   static Status can_implement(Problem const& problem, Chain const& chain) {
-    if (Tile::kN % chain.window() != 0) {
-      return {cudaErrorInvalidValue, "stream_gemm: the pooling window does not divide the tile"};
-    }
-    return Mainloop::can_implement(problem);
+    Status const status = Gemm::Epilogue::can_implement(chain);
+    return status.ok() ? Mainloop::can_implement(problem) : status;
   }
 
   /// `exchange` holds a tile and a flag for every CTA, for no more pieces are published, and a
@@ -38,14 +36,14 @@ struct StreamRunner {
     if (!status.ok()) {
       return status;
     }
-    Raster const raster{int(ceil_div(problem.m, Tile::kM)), int(ceil_div(problem.n, Tile::kN)), 1};
+    Raster const raster = Raster::of<Tile>(problem, 1);
     StreamK const cut = StreamK::make(int(raster.ctas()), int(ceil_div(problem.k, Tile::kK)), ctas);
     typename Gemm::Params const params{problem,
                                        raster,
                                        cut,
                                        {exchange, published, published + ctas},
                                        Mainloop::Params::make(problem),
-                                       {chain, sink, chain.window(), problem.n / chain.window()}};
+                                       Gemm::Epilogue::Params::make(chain, sink, problem.n)};
     return launch_with_shared("stream_gemm", stream_gemm<Gemm>, ctas, Tile::kThreads, kSharedBytes,
                               stream, params);
   }

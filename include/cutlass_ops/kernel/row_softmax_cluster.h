@@ -1,6 +1,6 @@
 // Softmax over rows in the registers of a cluster of CTAs: rows too long for one SM, still read
 // once and written once. Compute capability 9.0 brought clusters; built for an older one the kernel
-// is empty, and must not be launched (has_clusters).
+// is empty, and must not be launched (has_hopper_code).
 //
 // Each CTA takes exponentials relative to the maximum of its own part, so that the CTAs exchange
 // one pair of numbers each, once: exp(z - M) / S = exp(z - m) * (exp(m - M) / S).
