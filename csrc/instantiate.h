@@ -4,8 +4,11 @@
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/chain.h"
+#include "cutlass_ops/gemm/portable_mainloop.h"
 #include "cutlass_ops/gemm/runner.h"
+#include "cutlass_ops/gemm/sliced_gemm.h"
 #include "cutlass_ops/gemm/stream_runner.h"
+#include "cutlass_ops/gemm/transposing_mainloop.h"
 #include "cutlass_ops/gemm/transposing_tile.h"
 #include "cutlass_ops/kernel/combine_rows.h"
 #include "cutlass_ops/kernel/matrix_epilogue.h"
@@ -27,31 +30,31 @@ constexpr void check_table() {
   static_assert(kInfo.ctas_per_sm == Tile::kCtasPerSm, "kKernels has other CTAs");
 }
 
-/// One mainloop and tile.
-template <int kKernel, class Mainloop, class Tile, class Chain, class Sink>
-Status run_simt_tile(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
+template <int kKernel, class Gemm, class Chain, class Sink>
+Status run_simt_gemm(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
                      cudaStream_t stream) {
-  check_table<kKernel, Tile>();
-  return gemm::SimtRunner<Mainloop, Tile, Chain, Sink>::run(problem, chain, sink, splits, stream);
+  check_table<kKernel, typename Gemm::Cta>();
+  return gemm::SimtRunner<Gemm>::run(problem, chain, sink, splits, stream);
 }
 
 template <int kKernel, class Tile, class Chain, class Sink>
 Status run_portable(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
                     cudaStream_t stream) {
-  return run_simt_tile<kKernel, gemm::PortableMainloop<Tile>, Tile>(problem, chain, sink, splits,
-                                                                    stream);
+  using Gemm = gemm::SimtGemm<gemm::PortableMainloop<Tile>, Tile, Chain, Sink>;
+  return run_simt_gemm<kKernel, Gemm>(problem, chain, sink, splits, stream);
 }
 
-template <class Chain, class Sink>
+/// A kernel around our own mainloop, with the loads that the operands allow.
+template <int kKernel, template <class, class, class, class> class Gemm, class Threads, class Chain,
+          class Sink>
 Status run_transposing(gemm::Problem const& problem, Chain const& chain, Sink const& sink,
                        int splits, cudaStream_t stream) {
-  using gemm::TransposingMainloop;
   using Tile = gemm::TransposingTile;
+  using Vectors = Gemm<gemm::TransposingMainloop<Tile, true, Threads>, Tile, Chain, Sink>;
+  using Scalars = Gemm<gemm::TransposingMainloop<Tile, false, Threads>, Tile, Chain, Sink>;
   return problem.vectors_of_k()
-             ? run_simt_tile<kTransposing128x128, TransposingMainloop<Tile, true>, Tile>(
-                   problem, chain, sink, splits, stream)
-             : run_simt_tile<kTransposing128x128, TransposingMainloop<Tile, false>, Tile>(
-                   problem, chain, sink, splits, stream);
+             ? run_simt_gemm<kKernel, Vectors>(problem, chain, sink, splits, stream)
+             : run_simt_gemm<kKernel, Scalars>(problem, chain, sink, splits, stream);
 }
 
 /// Memory for the pieces of tiles lies behind the slots of the reduction, from the next 16 bytes
@@ -84,7 +87,12 @@ Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Si
     case kSimt128x256:
       return run_portable<kSimt128x256, gemm::Simt128x256>(problem, chain, sink, splits, stream);
     case kTransposing128x128:
-      return run_transposing(problem, chain, sink, splits, stream);
+      return run_transposing<kTransposing128x128, gemm::SimtGemm, gemm::CtaThreads>(
+          problem, chain, sink, splits, stream);
+    case kSliced128x128:
+      return run_transposing<kSliced128x128, gemm::SlicedGemm,
+                             gemm::GroupThreads<gemm::TransposingTile::kThreads>>(
+          problem, chain, sink, splits, stream);
     default:
       return {cudaErrorInvalidValue, "run_simt: no such kernel"};
   }

@@ -31,6 +31,18 @@ struct TileCoordinate {
   int tile_m, tile_n, split;
 };
 
+/// A share of k, [begin, end); empty where the shares before it have reached the end.
+struct KRange {
+  int begin, end;
+
+  CUTLASS_OPS_HOST_DEVICE static KRange of(Problem const& problem, int split, int k_per_split) {
+    // In 64 bits: shares are rounded up, so that the last ones may begin beyond 2^31.
+    std::int64_t const begin = std::int64_t{split} * k_per_split;
+    std::int64_t const end = begin + k_per_split;
+    return {begin < problem.k ? int(begin) : problem.k, end < problem.k ? int(end) : problem.k};
+  }
+};
+
 /// First row and column of the linear's output that a CTA's accumulators hold.
 struct TileOrigin {
   int row, column;

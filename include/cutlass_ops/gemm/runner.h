@@ -1,4 +1,4 @@
-// Device-level runner of the SIMT family: one mainloop and tile, one description, one launch.
+// Device-level runner of the SIMT families: one kernel, one description, one launch.
 #pragma once
 
 #include "cutlass_ops/ceil_div.h"
@@ -9,12 +9,15 @@
 namespace cutlass_ops {
 namespace gemm {
 
-template <class Mainloop, class Tile, class Chain, class Sink>
+/// Gemm: SimtGemm or SlicedGemm.
+template <class Gemm>
 struct SimtRunner {
-  using Gemm = SimtGemm<Mainloop, Tile, Chain, Sink>;
+  using Mainloop = typename Gemm::Mainloop;
+  using Tile = typename Gemm::Tile;
   static constexpr int kSharedBytes = sizeof(typename Gemm::SharedStorage);
 
   /// Also, the tile index must fit the grid.
+  template <class Chain>
   static Status can_implement(Problem const& problem, Chain const& chain, int splits) {
     if (Raster::of<Tile>(problem, splits).ctas() > INT_MAX) {
       return {cudaErrorInvalidConfiguration, "simt_gemm: more than 2^31 - 1 tiles"};
@@ -23,6 +26,7 @@ struct SimtRunner {
     return status.ok() ? Mainloop::can_implement(problem) : status;
   }
 
+  template <class Chain, class Sink>
   static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int splits,
                     cudaStream_t stream) {
     Status status = can_implement(problem, chain, splits);
@@ -36,7 +40,7 @@ struct SimtRunner {
     int const k_per_split = int(ceil_div(ceil_div(problem.k, splits), Tile::kK)) * Tile::kK;
     typename Gemm::Params const params{problem, tiles, k_per_split, Mainloop::Params::make(problem),
                                        Gemm::Epilogue::Params::make(chain, sink, problem.n)};
-    return launch_dependent<simt_gemm<Gemm>>("simt_gemm", tiles.ctas(), Tile::kThreads,
+    return launch_dependent<simt_gemm<Gemm>>("simt_gemm", tiles.ctas(), Gemm::Cta::kThreads,
                                              kSharedBytes, stream, params);
   }
 };

@@ -19,6 +19,7 @@
 #include "cutlass_ops/epilogue/row_visitor.h"
 #include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/gemm/thread_group.h"
 #include "cutlass_ops/status.h"
 
 namespace cutlass_ops {
@@ -106,7 +107,7 @@ struct StagedRow {
   }
 };
 
-template <class Tile, class Chain, class Sink>
+template <class Tile, class Chain, class Sink, class Threads = CtaThreads>
 struct SimtEpilogue {
   using Staging = SimtStaging<Tile>;
   using Accumulators = typename Tile::WarpMma::FragmentC;
@@ -138,15 +139,15 @@ struct SimtEpilogue {
   static constexpr bool kStoresAccumulators =
       std::is_same_v<Chain, epilogue::Chain<>> && std::is_same_v<Sink, epilogue::Store>;
 
-  /// All threads of the CTA call it. Of the accumulators, whose place is `origin`, those before the
-  /// tile belong to another CTA.
+  /// All `Threads` call it. Of the accumulators, whose place is `origin`, those before the tile
+  /// belong to another CTA.
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage,
                                      Accumulators const& accumulators, int rows,
-                                     TileCoordinate const& tile, TileOrigin origin, int thread) {
+                                     TileCoordinate const& tile, TileOrigin origin) {
     if constexpr (kStoresAccumulators) {
-      store(params, accumulators, rows, tile, origin, thread);
+      store(params, accumulators, rows, tile, origin);
     } else {
-      stage_and_visit(params, storage, accumulators, rows, tile, origin, thread);
+      stage_and_visit(params, storage, accumulators, rows, tile, origin);
     }
   }
 
@@ -154,9 +155,8 @@ struct SimtEpilogue {
   /// Straight from registers, 128 bytes of a row at a time. What a tile that was moved back has in
   /// common with the one before it is left to that one: stream-K may cut their k differently.
   CUTLASS_OPS_DEVICE static void store(Params const& params, Accumulators const& accumulators,
-                                       int rows, TileCoordinate const& tile, TileOrigin origin,
-                                       int thread) {
-    auto const place = Staging::place(thread);
+                                       int rows, TileCoordinate const& tile, TileOrigin origin) {
+    auto const place = Staging::place(Threads::index());
     int const row = origin.row + Staging::tile_row(0, place.row());
     int const column = origin.column + place.column();
     Sink const sink = params.sink.at_split(tile.split);
@@ -196,7 +196,7 @@ struct SimtEpilogue {
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < Staging::kBlock; ++i, ++iterator) {
         int const row = slice * Staging::kWarpRows + i;
-        if (row >= first && row < end) {
+        if (Threads::finishes(slice) && row >= first && row < end) {
           float* const place = out + std::int64_t{row} * columns;
           Staging::visit_blocks(iterator, [&](int offset, epilogue::Fragment<4> const& block) {
             write(place + offset, offset, block);
@@ -208,11 +208,10 @@ struct SimtEpilogue {
 
   CUTLASS_OPS_DEVICE static void stage_and_visit(Params const& params, SharedStorage& storage,
                                                  Accumulators const& accumulators, int rows,
-                                                 TileCoordinate const& tile, TileOrigin origin,
-                                                 int thread) {
-    int const lane = thread % 32;
-    int const warp = thread / 32;
-    auto const place = Staging::place(thread);
+                                                 TileCoordinate const& tile, TileOrigin origin) {
+    int const lane = Threads::index() % 32;
+    int const warp = Threads::index() / 32;
+    auto const place = Staging::place(Threads::index());
     float* const destination = storage.staged + place.row() * Staging::kPitch + place.column();
 
     int const begin = tile.tile_n * Tile::kN / params.window;
@@ -224,12 +223,20 @@ struct SimtEpilogue {
     // Unrolled: accumulators are registers and take compile-time indices only.
     CUTLASS_OPS_UNROLL
     for (int slice = 0; slice < Staging::kSlices; ++slice) {
-      __syncthreads();  // the mainloop, or the slice before this one, has been read
+      bool const finishes = Threads::finishes(slice);
+      if (finishes) {
+        Threads::synchronize();  // the mainloop, or the slice before this one, has been read
+      }
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < Staging::kBlock; ++i, ++iterator) {
-        Staging::stage(iterator, destination + i * Staging::kPitch);
+        if (finishes) {
+          Staging::stage(iterator, destination + i * Staging::kPitch);
+        }
       }
-      __syncthreads();
+      if (!finishes) {
+        continue;
+      }
+      Threads::synchronize();
       for (int row = warp; row < Staging::kRows; row += Tile::kThreads / 32) {
         int const output_row = origin.row + Staging::tile_row(slice, row);
         if (output_row >= tile.tile_m * Tile::kM && output_row < rows) {

@@ -1,11 +1,9 @@
-// Kernel of the SIMT family: a mainloop over one CTA tile and one share of k, then the adapter.
+// Kernel of the SIMT families: a mainloop over one CTA tile and one share of k, then the adapter.
 #pragma once
 
 #include "cutlass_ops/dependent_launch.h"
-#include "cutlass_ops/gemm/portable_mainloop.h"
 #include "cutlass_ops/gemm/problem.h"
 #include "cutlass_ops/gemm/simt_epilogue.h"
-#include "cutlass_ops/gemm/transposing_mainloop.h"
 
 namespace cutlass_ops {
 namespace gemm {
@@ -14,6 +12,7 @@ template <class Mainloop_, class Tile_, class Chain, class Sink>
 struct SimtGemm {
   using Mainloop = Mainloop_;
   using Tile = Tile_;
+  using Cta = Tile;  ///< its threads, and how many of it an SM takes
   using Epilogue = SimtEpilogue<Tile, Chain, Sink>;
 
   struct Params {
@@ -33,24 +32,22 @@ struct SimtGemm {
     TileCoordinate const tile = params.raster.locate(blockIdx.x);
     Problem const& problem = params.problem;
     TileOrigin const origin = Mainloop::origin(problem, tile);
-    std::int64_t const share = std::int64_t{tile.split} * params.k_per_split;
-    int const k_begin = int(min(std::int64_t{problem.k}, share));
-    int const k_end = int(min(std::int64_t{problem.k}, share + params.k_per_split));
+    KRange const share = KRange::of(problem, tile.split, params.k_per_split);
 
     typename Mainloop::Accumulators accumulators;
     accumulators.clear();
-    if (k_begin < k_end) {  // k = 0 leaves the accumulators at zero
-      Mainloop::run(params.mainloop, problem, origin, k_begin, k_end, storage.mainloop,
+    if (share.begin < share.end) {  // k = 0 leaves the accumulators at zero
+      Mainloop::run(params.mainloop, problem, origin, share.begin, share.end, storage.mainloop,
                     accumulators);
     }
     release_successor();
-    Epilogue::run(params.epilogue, storage.epilogue, accumulators, problem.m, tile, origin,
-                  threadIdx.x);
+    Epilogue::run(params.epilogue, storage.epilogue, accumulators, problem.m, tile, origin);
   }
 };
 
+/// SimtGemm or SlicedGemm.
 template <class Gemm>
-__global__ void __launch_bounds__(Gemm::Tile::kThreads, Gemm::Tile::kCtasPerSm) simt_gemm(
+__global__ void __launch_bounds__(Gemm::Cta::kThreads, Gemm::Cta::kCtasPerSm) simt_gemm(
     __grid_constant__ typename Gemm::Params const params) {
   wait_for_predecessor();
   extern __shared__ __align__(16) unsigned char shared[];

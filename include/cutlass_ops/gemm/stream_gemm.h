@@ -101,7 +101,7 @@ struct StreamGemm {
     } else {
       collect(params, piece.tile, accumulators);
       Epilogue::run(params.epilogue, storage.tiles.epilogue, accumulators, params.problem.m,
-                    params.raster.locate(piece.tile), origin(params, piece.tile), threadIdx.x);
+                    params.raster.locate(piece.tile), origin(params, piece.tile));
     }
     __syncthreads();  // the staged rows and the piece have been read
   }

@@ -6,6 +6,7 @@
 
 #include "cutlass_ops/gemm/k_major_operand.h"
 #include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/gemm/thread_group.h"
 #include "cutlass_ops/status.h"
 
 namespace cutlass_ops {
@@ -17,7 +18,7 @@ namespace gemm {
 ///
 /// Tiles that would reach over an edge are moved back inside, so that no load asks where it is: m,
 /// n and k must be at least a tile.
-template <class Tile, bool kVectorized>
+template <class Tile, bool kVectorized, class Threads = CtaThreads>
 struct TransposingMainloop {
   using OperandX = KMajorOperand<Tile::kM, Tile::kK, Tile::kThreads, kVectorized>;
   using OperandW = KMajorOperand<Tile::kN, Tile::kK, Tile::kThreads, kVectorized>;
@@ -78,11 +79,11 @@ struct TransposingMainloop {
       loop.store(slot, 0, loop.load(slot, params));
     }
     if (second_k - k_begin < Tile::kK) {
-      loop.x_.clear_outside(k_begin - first_k, second_k - first_k, threadIdx.x);
-      loop.weight_.clear_outside(k_begin - first_k, second_k - first_k, threadIdx.x);
+      loop.x_.clear_outside(k_begin - first_k, second_k - first_k, Threads::index());
+      loop.weight_.clear_outside(k_begin - first_k, second_k - first_k, Threads::index());
     }
     loop.retreat(tiles == 1 ? Tile::kK : first_k + Tile::kK - second_k);
-    __syncthreads();
+    Threads::synchronize();
 
     std::uint32_t stage = 0;
     CUTLASS_OPS_UNROLL_BY(1)
@@ -91,7 +92,7 @@ struct TransposingMainloop {
       stage = kStageBytes - stage;
       // The last tile is carried over once more: cheaper than asking each time whether to.
       loop.retreat(left > 1 ? 0 : Tile::kK);
-      __syncthreads();
+      Threads::synchronize();
     }
   }
 
@@ -103,12 +104,12 @@ struct TransposingMainloop {
 
   CUTLASS_OPS_DEVICE TransposingMainloop(Problem const& problem, TileOrigin origin, int first_k,
                                          std::uint32_t shared)
-      : x_(problem.x, problem.x_stride, origin.row, first_k, shared, threadIdx.x),
+      : x_(problem.x, problem.x_stride, origin.row, first_k, shared, Threads::index()),
         weight_(problem.weight, problem.weight_stride, origin.column, first_k,
-                shared + sizeof(float) * TileX::kElements, threadIdx.x) {
-    int const warp = threadIdx.x / 32;
+                shared + sizeof(float) * TileX::kElements, Threads::index()) {
+    int const warp = Threads::index() / 32;
     constexpr int kWarpsM = Tile::kM / Tile::kWarpM;  // warps lie along m first, as in the adapter
-    auto const place = LanePolicy::get_lane_layout().inverse(threadIdx.x % 32);
+    auto const place = LanePolicy::get_lane_layout().inverse(Threads::index() % 32);
     int const row = warp % kWarpsM * Tile::kWarpM + place.row() * 4;
     int const column = warp / kWarpsM * Tile::kWarpN + place.column() * 4;
     x_fragment_ = opaque(shared + std::uint32_t(sizeof(float)) * row);
