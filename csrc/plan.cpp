@@ -19,10 +19,7 @@ constexpr double kBytesPerNs = 3200.0;
 constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
 constexpr double kLaunchNs = 2000.0;        // a dependent launch
 constexpr double kPartialWaveNs = 4000.0;   // of a wave that stores its accumulators as they are
-constexpr double kStreamNs = 35000.0;       // flags cleared, pieces published and added up
-// Of a whole tile's time: where CTAs of an SM advance at different speeds, the last whole tiles end
-// so much after the queue is empty.
-constexpr double kStreamLateness = 0.3;
+constexpr double kStreamNs = 15000.0;       // flags cleared, pieces published and added up
 
 constexpr int kMostSplits = 32;
 
@@ -70,16 +67,14 @@ double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, Plan const&
   return ns;
 }
 
-/// Every SM has the same work. Shares shorter than half a tile are taken by the faster of its CTAs,
-/// and do not wait for a slower one that is busy with a whole tile.
+/// Every SM has the same work.
 double stream_ns(KernelInfo const& kernel, PlanRequest const& request) {
   std::int64_t const ctas = resident_ctas(kernel, request);
   std::int64_t const tiles = tiles_of(kernel, request);
   double const tile_ns = 2.0 * kernel.tile_m * kernel.tile_n * request.k * ctas /
                          (kernel.tflops * 1e3 * request.gpu.sm_count / kReferenceSms);
-  bool const late = tiles > ctas && tiles % ctas > 0 && tiles % ctas <= ctas / 2;
   return tile_ns * double(tiles) / double(ctas) + double(ceil_div(tiles, ctas)) * kernel.wave_ns +
-         kStreamNs + (late ? kStreamLateness * tile_ns : 0.0);
+         kStreamNs;
 }
 
 /// The skinny kernel reads W once per row group, or is bound by its arithmetic.

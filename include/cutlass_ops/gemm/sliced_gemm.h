@@ -1,6 +1,6 @@
 // Sliced-K kernel: two groups of threads work on one tile, each on a part of the CTA's share of k,
-// and add up in shared memory. It serves grids of one wave, where it halves the partial sums that go
-// through memory, or needs none.
+// and add up in shared memory. It serves grids of one wave, where it halves the partial sums that
+// go through memory, or needs none.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +35,10 @@ struct SlicedGemm {
   using Accumulators = typename Mainloop::Accumulators;
   using Vector = epilogue::Fragment<4>;
 
-  /// Of 64 blocks of k. The warp schedulers prefer the first group: at 42 of 64 both end together,
-  /// and neither has the SM for itself, when it is slower than two (docs/performance.md).
-  static constexpr int kFirstOf64 = 42;
+  /// Of 64 blocks of k: the warp schedulers prefer the warps of the second group. So cut, both end
+  /// together, and neither has the SM for itself, when it would be slower than two
+  /// (docs/performance.md).
+  static constexpr int kFirstOf64 = 26;
 
   /// Accumulators that a thread finishes, and those that it hands to the other group.
   static constexpr int kFinished = Accumulators::kElements / Cta::kSlices;
@@ -76,8 +77,8 @@ struct SlicedGemm {
     release_successor();
     add_up(storage, accumulators);
     TileCoordinate const tile = params.raster.locate(cta_index());
-    Epilogue::run(params.epilogue, storage.groups[Threads::group()].finish.epilogue, accumulators, params.problem.m,
-                  tile, Mainloop::origin(params.problem, tile));
+    Epilogue::run(params.epilogue, storage.groups[Threads::group()].finish.epilogue, accumulators,
+                  params.problem.m, tile, Mainloop::origin(params.problem, tile));
   }
 
  private:

@@ -19,8 +19,8 @@ struct StreamRunner {
     return status.ok() ? Mainloop::can_implement(problem) : status;
   }
 
-  /// `exchange` holds a tile and a flag for every CTA, for no more pieces are published, and a
-  /// count of the items taken; 16-byte aligned.
+  /// `exchange` holds a tile, a flag and a count for every CTA, for no more pieces are published,
+  /// and the count of all items taken; 16-byte aligned.
   static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int ctas,
                     float* exchange, cudaStream_t stream) {
     Status status = can_implement(problem, chain);
@@ -30,7 +30,7 @@ struct StreamRunner {
     int* const published =
         reinterpret_cast<int*>(exchange + std::int64_t{ctas} * Gemm::kTileElements);
     if (status.ok()) {
-      status = {cudaMemsetAsync(published, 0, sizeof(int) * (ctas + 1), stream),
+      status = {cudaMemsetAsync(published, 0, sizeof(int) * (2 * ctas + 1), stream),
                 "stream_gemm: flags"};
     }
     if (!status.ok()) {
@@ -38,12 +38,13 @@ struct StreamRunner {
     }
     Raster const raster = Raster::of<Tile>(problem, 1);
     StreamK const cut = StreamK::make(int(raster.ctas()), int(ceil_div(problem.k, Tile::kK)), ctas);
-    typename Gemm::Params const params{problem,
-                                       raster,
-                                       cut,
-                                       {exchange, published, published + ctas},
-                                       Mainloop::Params::make(problem),
-                                       Gemm::Epilogue::Params::make(chain, sink, problem.n)};
+    typename Gemm::Params const params{
+        problem,
+        raster,
+        cut,
+        {exchange, published, published + ctas, published + ctas + 1, ctas},
+        Mainloop::Params::make(problem),
+        Gemm::Epilogue::Params::make(chain, sink, problem.n)};
     return launch_with_shared("stream_gemm", stream_gemm<Gemm>, ctas, Tile::kThreads, kSharedBytes,
                               stream, params);
   }
