@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from native import force_folding
+from native import KERNELS, OPS, force_folding
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -41,6 +41,14 @@ def linear_head(
     return lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
 
 
+def workspace_of(
+    name: str, params: Sequence[float], shape: Sequence[int], kernel: int, splits: int
+) -> int:
+    """What bindings.cpp makes of the choice of a plan."""
+    made = OPS._plan_for(name, params, *shape, plans.H200, KERNELS[kernel], splits)
+    return plans.Plan(*made).workspace
+
+
 class Kernels:
     """Stand-ins for the native ops; ``ran`` lists their names."""
 
@@ -54,14 +62,17 @@ class Kernels:
         bias: Tensor | None,
         name: str,
         params: Sequence[float],
-        plan: plans.Plan,
+        kernel: int,
+        splits: int,
         workspace: Tensor,
         out: Tensor,
     ) -> None:
         self.ran.append("linear_epilogue")
         assert out.is_contiguous()
-        assert len(plan) == 5
-        assert workspace.numel() >= plan.workspace
+        made = OPS._plan_for(
+            name, params, len(x), *weight.shape, plans.H200, KERNELS[kernel], splits
+        )
+        assert workspace.numel() >= plans.Plan(*made).workspace
         out.view(-1).copy_(linear_head(x, weight, bias, name, params))
 
     def linear_softmax(
@@ -69,14 +80,15 @@ class Kernels:
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        plan: plans.Plan,
+        kernel: int,
+        splits: int,
         workspace: Tensor,
         activation: str,
         z: Tensor | None,
         out: Tensor,
     ) -> None:
         linear = torch.empty_like(out) if z is None else z
-        self.linear_epilogue(x, weight, bias, "identity", (), plan, workspace, linear)
+        self.linear_epilogue(x, weight, bias, "identity", (), kernel, splits, workspace, linear)
         shape = len(x), len(weight)
         self.row_softmax(linear.view(shape), None, activation, out.view(shape))
         self.ran[-2:] = ["linear_softmax"]
@@ -128,14 +140,17 @@ class Kernels:
         bias: Tensor | None,
         name: str,
         params: Sequence[float],
-        plan: plans.Plan,
+        kernel: int,
+        splits: int,
         memory: Tensor,
         out: Tensor,
     ) -> None:
         self.ran.append("folded_epilogue")
         assert out.is_contiguous()
         windows = len(weight) // int(params[0])
-        assert memory.numel() >= windows * (weight.shape[1] + 1) + plan.workspace
+        shape = len(x), windows, weight.shape[1]
+        inner = workspace_of(name, (1.0, 1.0), shape, kernel, splits)
+        assert memory.numel() >= windows * (weight.shape[1] + 1) + inner
         out.view(-1).copy_(linear_head(x, weight, bias, name, params))
 
 
