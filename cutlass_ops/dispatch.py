@@ -123,7 +123,8 @@ def run_softmax_head(
     approximate: str,
     keep_linear: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Op A, and its linear part where that is kept, on operands that the kernels take."""
+    """Op A, and its linear part where that is kept, on operands that the kernels take; below
+    autograd, or where nothing requires grad."""
     n, k = weight.shape
     rows = unit_columns(x)
     m = rows.shape[0]
@@ -172,7 +173,7 @@ def run_pooled_head(
     approximate: str,
     folded: int,
 ) -> Tensor:
-    """Op B on operands that the kernels take."""
+    """Op B on operands that the kernels take; below autograd, or where nothing requires grad."""
     n, k = weight.shape
     rows = unit_columns(x)
     m = rows.shape[0]
