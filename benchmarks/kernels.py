@@ -55,7 +55,7 @@ def measure(shape: Shape, timer: timing.Timer, gpu: plans.Gpu) -> list[dict[str,
     workspace = torch.empty(most, device=timer.device)
 
     def run(plan: plans.Plan) -> torch.Tensor:
-        OPS._linear_epilogue(x, weight, bias, "gelu", [], plan, workspace, out)
+        OPS._linear_epilogue(x, weight, bias, "gelu", [], *plan[:2], workspace, out)
         return out
 
     calls: dict[str, Call] = {name: partial(run, plan) for name, plan in found.items()}

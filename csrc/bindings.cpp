@@ -32,15 +32,19 @@ int multiprocessors() {
   return count;
 }
 
-/// What a plan's choice of kernel and splits means for these sizes. What else the list says is not
-/// believed: it may have been made for others.
-Plan plan_of(std::vector<std::int64_t> const& list, EpilogueShape const& shape,
-             gemm::Problem const& problem) {
-  int const kernel = kernel_of(list);
+/// The choice of a plan. It crosses from Python as two numbers, and what follows from it not at
+/// all: that is made again, for the sizes of the call, and as a list it cost the host more.
+struct Choice {
+  std::int64_t kernel;
+  std::int64_t splits;
+};
+
+Plan plan_of(Choice choice, EpilogueShape const& shape, gemm::Problem const& problem) {
+  int const kernel = kernel_of(choice.kernel);
   // Stream-K alone asks for the GPU.
   Gpu const gpu{kernel == kStreamK128x128 ? multiprocessors() : 1, 0};
   std::optional<Plan> const plan = make_plan(
-      request_of(shape, problem.m, problem.n, problem.k, gpu, 1), kernel, extent(list[1]));
+      request_of(shape, problem.m, problem.n, problem.k, gpu, 1), kernel, extent(choice.splits));
   STD_TORCH_CHECK(plan.has_value(), "this plan cannot run ", problem.m, " x ", problem.n, " x ",
                   problem.k);
   return *plan;
@@ -62,9 +66,8 @@ struct LinearTask {
     call.stream = operands.stream();
   }
 
-  void set_plan(Operands const& operands, std::vector<std::int64_t> const& plan,
-                Tensor const& workspace) {
-    call.plan = plan_of(plan, shape, call.problem);
+  void set_plan(Operands const& operands, Choice choice, Tensor const& workspace) {
+    call.plan = plan_of(choice, shape, call.problem);
     call.workspace = operands.dense(workspace, "workspace", call.plan.workspace);
     STD_TORCH_CHECK(call.plan.ctas == 0 || epilogue::is_aligned(call.workspace),
                     "workspace must be 16-byte aligned");
@@ -76,11 +79,11 @@ struct LinearTask {
 };
 
 void linear_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
-                     std::vector<double> params, std::vector<std::int64_t> plan, Tensor workspace,
-                     Tensor out) {
+                     std::vector<double> params, std::int64_t kernel, std::int64_t splits,
+                     Tensor workspace, Tensor out) {
   Operands const operands(x);
   LinearTask task(operands, x, weight, bias, name, params);
-  task.set_plan(operands, plan, workspace);
+  task.set_plan(operands, {kernel, splits}, workspace);
   task.call.out = task.output(operands, out);
   check(run_linear(task.epilogue, task.call));
 }
@@ -130,12 +133,12 @@ void row_softmax(Tensor z, std::optional<Tensor> bias, std::string activation, T
 /// Op A in one crossing from Python, which costs the host microseconds each time. Where `z` is
 /// wanted, the GEMM leaves it there. Otherwise its accumulators go to memory as they are, and the
 /// softmax, which waits for memory, adds splits and bias.
-void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias,
-                    std::vector<std::int64_t> plan, Tensor workspace, std::string activation,
+void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t kernel,
+                    std::int64_t splits, Tensor workspace, std::string activation,
                     std::optional<Tensor> z, Tensor out) {
   Operands const operands(x);
   LinearTask task(operands, x, weight, bias, "identity", {});
-  task.set_plan(operands, plan, workspace);
+  task.set_plan(operands, {kernel, splits}, workspace);
   LinearCall& call = task.call;
   int const rows = call.problem.m;
   int const columns = call.problem.n;
@@ -173,8 +176,8 @@ void fold_rows(Tensor weight, std::optional<Tensor> bias, std::int64_t kernel_si
 /// A description whose windows are means of columns, on a weight that is folded first: one crossing
 /// from Python. Rows that come out infinite are computed again, unfolded.
 void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
-                     std::vector<double> params, std::vector<std::int64_t> plan, Tensor memory,
-                     Tensor out) {
+                     std::vector<double> params, std::int64_t kernel, std::int64_t splits,
+                     Tensor memory, Tensor out) {
   Operands const operands(x);
   LinearTask whole(operands, x, weight, bias, name, params);
   gemm::Problem const& problem = whole.call.problem;
@@ -188,7 +191,8 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   unpooled[0] = 1.0;
   call.problem.n = problem.n / window;
   call.problem.weight_stride = problem.k;
-  call.plan = plan_of(plan, shape_of(whole.epilogue, unpooled, call.problem.n), call.problem);
+  call.plan =
+      plan_of({kernel, splits}, shape_of(whole.epilogue, unpooled, call.problem.n), call.problem);
   FoldedMemory const parts(call.problem.n, problem.k, call.plan.workspace);
   float* const means = operands.dense(memory, "memory", parts.elements);
   STD_TORCH_CHECK(epilogue::is_aligned(means), "memory must be 16-byte aligned");

@@ -41,9 +41,9 @@ inline EpilogueShape shape_of(Epilogue const& epilogue, std::vector<double> cons
   return shape;
 }
 
-inline int kernel_of(std::vector<std::int64_t> const& plan) {
-  STD_TORCH_CHECK(plan.size() == 5 && plan[0] >= 0 && plan[0] < kKernelCount, "not a plan");
-  return static_cast<int>(plan[0]);
+inline int kernel_of(std::int64_t index) {
+  STD_TORCH_CHECK(index >= 0 && index < kKernelCount, "no kernel has the index ", index);
+  return static_cast<int>(index);
 }
 
 inline PlanRequest request_of(EpilogueShape const& shape, std::int64_t m, std::int64_t n,

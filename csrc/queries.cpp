@@ -54,7 +54,8 @@ std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params,
 }
 
 std::string describe_plan(std::vector<std::int64_t> plan) {
-  int const kernel = kernel_of(plan);
+  STD_TORCH_CHECK(plan.size() == 5, "a plan is 5 numbers, not ", plan.size());
+  int const kernel = kernel_of(plan[0]);
   return describe({kernel, extent(plan[1]), plan[2], plan[3], plan[4] != 0});
 }
 

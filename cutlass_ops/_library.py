@@ -67,7 +67,9 @@ def build_info() -> dict[str, Any]:
 
 @functools.cache
 def unsupported_reason(device: torch.device) -> str | None:
-    """Why the kernels cannot run on the CUDA device ``device``, or None where they can."""
+    """Why the kernels cannot run on ``device``, or None where they can."""
+    if device.type != "cuda":
+        return f"the kernels are CUDA kernels, and do not run on {device}"
     if _load_error is not None:
         return _load_error
     if torch.version.hip is not None:

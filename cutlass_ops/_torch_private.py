@@ -62,6 +62,12 @@ below_autograd: Callable[[], AbstractContextManager[Any]]
 below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", torch.no_grad)
 
 
+def bare_call(op: Callable[..., Any]) -> Callable[..., Any]:
+    """What an OpOverload, called, hands its arguments to: 0.3 us a call less. Else: the op."""
+    call: Callable[..., Any] = getattr(op, "_op", op)
+    return call
+
+
 # What Function.apply does to its arguments outside of transforms; None leaves that to it.
 unwrap_dead_wrappers: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
 unwrap_dead_wrappers = getattr(_functorch_utils, "unwrap_dead_wrappers", None)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import ops
+from . import _library, ops
 from ._torch_private import (
     dispatch_modes,
     function_modes,
@@ -25,6 +25,7 @@ from ._torch_private import (
 )
 from .schemas import OPS
 
+_TENSORS = frozenset((Tensor, torch.nn.Parameter))
 # Subclasses of Tensor and symbolic numbers have meanings of their own.
 _PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, int, float))
 
@@ -40,6 +41,40 @@ def observed() -> bool:
         or tracing_state() is not None
         or profiler_enabled()
         or profiling_all_threads()
+    )
+
+
+def straight(x: Any, weight: Any, bias: Any) -> bool:
+    """Whether a linear head on these operands is for the kernels as it is: nobody listens, and the
+    operands are what ``check_linear`` demands, of float32, where kernels run. Autocast would leave
+    them as they are.
+
+    The checks of three layers in one place, at a third of the price, and without a reason: after a
+    no the call takes the long way, which finds it again and acts on it.
+    """
+    if observed() or type(x) not in _TENSORS or type(weight) not in _TENSORS:
+        return False
+    device, dtype, layout = x.device, torch.float32, torch.strided
+    if _library.unsupported_reason(device) is not None:
+        return False
+    x_shape, weight_shape = x.shape, weight.shape
+    if (
+        x.dtype is not dtype
+        or weight.dtype is not dtype
+        or x.layout is not layout
+        or weight.layout is not layout
+        or weight.device != device
+        or len(weight_shape) != 2
+        or len(x_shape) == 0
+        or x_shape[-1] != weight_shape[1]
+    ):
+        return False
+    return bias is None or (
+        type(bias) in _TENSORS
+        and bias.dtype is dtype
+        and bias.layout is layout
+        and bias.device == device
+        and bias.shape == (weight_shape[0],)
     )
 
 

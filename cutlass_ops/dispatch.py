@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from . import plans, reference
+from ._torch_private import bare_call
 from .epilogues import gelu_name, lookup, pooled_name
-from .operands import dense, native, unit_columns
+from .operands import dense, empty, native, unit_columns
 from .precision import check_native
 from .schemas import OPS
 from .validation import (
@@ -28,12 +29,12 @@ from .validation import (
 )
 from .warn import warn_once
 
-_linear_epilogue_native = OPS._linear_epilogue.default
-_linear_softmax_native = OPS._linear_softmax.default
-_matrix_epilogue_native = OPS._matrix_epilogue.default
-_row_softmax_native = OPS._row_softmax.default
-_fold_rows_native = OPS._fold_rows.default
-_folded_epilogue_native = OPS._folded_epilogue.default
+_linear_epilogue_native = bare_call(OPS._linear_epilogue.default)
+_linear_softmax_native = bare_call(OPS._linear_softmax.default)
+_matrix_epilogue_native = bare_call(OPS._matrix_epilogue.default)
+_row_softmax_native = bare_call(OPS._row_softmax.default)
+_fold_rows_native = bare_call(OPS._fold_rows.default)
+_folded_epilogue_native = bare_call(OPS._folded_epilogue.default)
 
 
 def _gpu(x: Tensor) -> plans.Gpu:
@@ -63,15 +64,13 @@ def linear_epilogue(
     x = unit_columns(x)
     m = x.shape[0]
     check_sizes(op, m, n, k)
-    shape = lead if row.columns is None else (*lead, row.columns(n, params))
-    out = torch.empty(shape, dtype=torch.float32, device=x.device)
+    out = empty(x, lead if row.columns is None else (*lead, row.columns(n, params)))
     if out.numel() > 0:
         params = tuple(params)
-        plan = plans.linear_plan(name, params, m, n, k, _gpu(x))
-        scratch = plans.workspace(x, plan.workspace)
-        _linear_epilogue_native(
-            x, unit_columns(weight), dense(bias), name, params, plan, scratch, out
-        )
+        kernel, splits, elements, _, _ = plans.linear_plan(name, params, m, n, k, _gpu(x))
+        scratch = plans.workspace(x, elements)
+        weight, bias = unit_columns(weight), dense(bias)
+        _linear_epilogue_native(x, weight, bias, name, params, kernel, splits, scratch, out)
     return out
 
 
@@ -113,18 +112,30 @@ def _softmax_head(
     if not native(op, x, weight, bias):
         plain = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
         return plain[0].contiguous(), plain[1].contiguous()
+    return run_softmax_head(op, x, weight, bias, approximate, keep_linear)
+
+
+def run_softmax_head(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    approximate: str,
+    keep_linear: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Op A, and its linear part where that is kept, on operands that the kernels take; below
+    autograd, or where nothing requires grad."""
     n, k = weight.shape
-    lead = x.shape[:-1]
-    x = unit_columns(x)
-    m = x.shape[0]
+    rows = unit_columns(x)
+    m = rows.shape[0]
     check_sizes(op, m, n, k)
-    y = torch.empty((*lead, n), dtype=torch.float32, device=x.device)
+    y = x.new_empty(m, n) if rows is x else empty(x, (*x.shape[:-1], n))
     z = torch.empty_like(y) if keep_linear else None
     if m > 0 and n > 0:
-        plan = plans.linear_plan("identity", (), m, n, k, _gpu(x))
-        scratch = plans.workspace(x, plan.workspace)
-        gelu = gelu_name(approximate)
-        _linear_softmax_native(x, unit_columns(weight), dense(bias), plan, scratch, gelu, z, y)
+        kernel, splits, elements, _, _ = plans.linear_plan("identity", (), m, n, k, _gpu(x))
+        scratch = plans.workspace(x, elements)
+        weight, bias, gelu = unit_columns(weight), dense(bias), gelu_name(approximate)
+        _linear_softmax_native(rows, weight, bias, kernel, splits, scratch, gelu, z, y)
     return y, z
 
 
@@ -144,17 +155,30 @@ def linear_avgpool_gelu_scale_max(
     op = "linear_avgpool_gelu_scale_max"
     check_native(op, precision)
     check_linear_shapes(op, x, weight, bias)
-    n, k = weight.shape
-    check_kernel_size(op, kernel_size, n)
+    check_kernel_size(op, kernel_size, weight.shape[0])
     if not native(op, x, weight, bias):
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         ).contiguous()
-    lead = x.shape[:-1]
-    x = unit_columns(x)
-    m = x.shape[0]
+    return run_pooled_head(op, x, weight, bias, kernel_size, scale, approximate, folded)
+
+
+def run_pooled_head(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    folded: int,
+) -> Tensor:
+    """Op B on operands that the kernels take; below autograd, or where nothing requires grad."""
+    n, k = weight.shape
+    rows = unit_columns(x)
+    m = rows.shape[0]
     check_sizes(op, m, n, k)
-    out = torch.empty(lead, dtype=torch.float32, device=x.device)
+    out = x.new_empty(m) if rows is x else empty(x, x.shape[:-1])
     if m > 0:
         name = pooled_name(approximate)
         route = plans.pooled_route(name, m, n, k, kernel_size, _gpu(x), folded)
@@ -162,33 +186,22 @@ def linear_avgpool_gelu_scale_max(
         if route.rows != n:  # the remainder plays no part, so no kernel sees it
             weight = weight.narrow(0, 0, route.rows)
             bias = None if bias is None else bias.narrow(0, 0, route.rows)
-        _run_pooled(x, weight, bias, name, (float(kernel_size), scale), route, out)
+        memory = plans.workspace(x, route.memory)
+        # An infinite x against a window with weights of both signs is NaN by definition, but may be
+        # infinite against their mean: where the op folds, it computes rows that came out infinite
+        # again. The caller's packed weights hold the means only, so there that cannot be done.
+        run = _folded_epilogue_native if route.fold else _linear_epilogue_native
+        kernel, splits, _, _, _ = route.plan
+        params = (float(kernel_size), scale)
+        run(rows, weight, bias, name, params, kernel, splits, memory, out)
     return out
-
-
-def _run_pooled(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    name: str,
-    params: tuple[float, float],
-    route: plans.PooledRoute,
-    out: Tensor,
-) -> None:
-    """Op B by the epilogue ``name``: x and weight matrices, ``out`` contiguous, none empty."""
-    memory = plans.workspace(x, route.memory)
-    # An infinite x against a window with weights of both signs is NaN by definition, but may be
-    # infinite against their mean: where the op folds, it computes rows that came out infinite
-    # again. The caller's packed weights hold the means only, so there that cannot be done.
-    run = _folded_epilogue_native if route.fold else _linear_epilogue_native
-    run(x, weight, bias, name, params, route.plan, memory, out)
 
 
 def _fold(weight: Tensor, bias: Tensor | None, kernel_size: int) -> tuple[Tensor, Tensor | None]:
     """fold_rows of a matrix with unit column stride, and of its dense bias in the same launch."""
     windows, columns = weight.shape[0] // kernel_size, weight.shape[1]
-    out = torch.empty((windows, columns), dtype=torch.float32, device=weight.device)
-    bias_out = None if bias is None else out.new_empty(windows)
+    out = empty(weight, (windows, columns))
+    bias_out = None if bias is None else empty(weight, (windows,))
     if windows > 0 and (columns > 0 or bias is not None):
         _fold_rows_native(weight, bias, kernel_size, out, bias_out)
     return out, bias_out
@@ -231,7 +244,7 @@ def _row_softmax(op: str, z: Tensor, bias: Tensor | None, activation: str) -> Te
     shape = z.shape
     z = unit_columns(z)
     check_sizes(op, z.shape[0], z.shape[1], 1)
-    out = torch.empty(shape, dtype=torch.float32, device=z.device)
+    out = empty(z, shape)
     if out.numel() > 0:
         _row_softmax_native(z, dense(bias), activation, out.view(z.shape))
     return out
@@ -250,7 +263,7 @@ def gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: st
     z = unit_columns(z)
     m = z.shape[0]
     check_sizes(op, m, n, 1)
-    out = torch.empty(lead, dtype=torch.float32, device=z.device)
+    out = empty(z, lead)
     if m > 0:
         name = pooled_name(approximate)
         elements = plans.matrix_workspace(name, (1.0, 1.0), m, n)  # whatever the scale

@@ -6,6 +6,8 @@ that form, without a copy where a view will do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -46,7 +48,10 @@ def unit_columns(tensor: Tensor) -> Tensor:
 
     Any row stride is left alone, zero included, and so is the column stride of a single column.
     """
-    tensor = matrix(tensor)
+    if tensor.dim() != 2:
+        tensor = matrix(tensor)
+    if tensor.is_contiguous():  # the usual one, and half the price of asking for its strides
+        return tensor
     if tensor.stride(1) != 1 and tensor.shape[1] > 1:
         return tensor.contiguous()
     return tensor
@@ -55,3 +60,9 @@ def unit_columns(tensor: Tensor) -> Tensor:
 def dense(bias: Tensor | None) -> Tensor | None:
     """The vector with unit stride."""
     return None if bias is None else bias.contiguous()
+
+
+def empty(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Fresh memory of float32 on the device of ``like``, of float32 itself. Sizes one by one: as a
+    tuple, or with a dtype and a device, they cost the host half as much again."""
+    return like.new_empty(*shape) if shape else like.new_empty(())

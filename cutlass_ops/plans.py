@@ -105,9 +105,9 @@ def matrix_workspace(name: str, params: tuple[float, ...], m: int, n: int) -> in
 
 
 def workspace(x: Tensor, elements: int) -> Tensor:
-    """Scratch memory of float32 on the device of x; the empty one, the usual one, is kept."""
+    """Scratch memory like x, of float32; the empty one, the usual one, is kept."""
     if elements > 0:
-        return torch.empty(elements, dtype=torch.float32, device=x.device)
+        return x.new_empty(elements)
     index = x.get_device()
     empty = _empty.get(index)
     if empty is None:

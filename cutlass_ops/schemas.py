@@ -29,11 +29,12 @@ PUBLIC_SCHEMAS = (
 )
 
 # What the binary implements for CUDA. They work on 2-D float32 operands with unit column stride
-# and any row stride, write to memory that the caller allocated, and are never traced.
+# and any row stride, write to memory that the caller allocated, and are never traced. Of a plan
+# they take the choice, ``kernel`` and ``splits``.
 NATIVE_SCHEMAS = (
-    "_linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int[] plan,"
-    " Tensor(a!) workspace, Tensor(b!) out) -> ()",
-    "_linear_softmax(Tensor x, Tensor weight, Tensor? bias, int[] plan,"
+    "_linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
+    " int splits, Tensor(a!) workspace, Tensor(b!) out) -> ()",
+    "_linear_softmax(Tensor x, Tensor weight, Tensor? bias, int kernel, int splits,"
     " Tensor(a!) workspace, str activation, Tensor(b!)? z, Tensor(c!) out) -> ()",
     "_matrix_epilogue(Tensor z, Tensor? bias, str name, float[] params, Tensor(a!) workspace,"
     " Tensor(b!) out) -> ()",
@@ -42,8 +43,8 @@ NATIVE_SCHEMAS = (
     " Tensor(b!)? bias_out) -> ()",
     "_refine_nonfinite(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
     " Tensor(a!) out) -> ()",
-    "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int[] plan,"
-    " Tensor(a!) memory, Tensor(b!) out) -> ()",
+    "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
+    " int splits, Tensor(a!) memory, Tensor(b!) out) -> ()",
 )
 
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan

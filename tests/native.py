@@ -77,7 +77,7 @@ def run_plan(
     shape = (len(x),) if columns is None else (len(x), columns(n, params))
     memory, out = guarded(shape, "cuda")
     scratch, workspace = guarded((plan[2],), "cuda")
-    OPS._linear_epilogue(x, weight, bias, name, params, plan, workspace, out)
+    OPS._linear_epilogue(x, weight, bias, name, params, *plan[:2], workspace, out)
     assert guards_are_intact(memory), "a kernel wrote outside its output"
     assert guards_are_intact(scratch), "a kernel wrote outside its workspace"
     return out.clone()

@@ -7,15 +7,17 @@ test_row_kernels_cuda.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
-from native import force_folding
+from native import KERNELS, OPS, force_folding
 from torch import Tensor
 from torch.testing import assert_close
 
-from cutlass_ops import _library, dispatch, plans, reference
+import cutlass_ops
+from cutlass_ops import _library, calls, dispatch, plans, reference
 from cutlass_ops.epilogues import lookup
 from cutlass_ops.packing import pack_linear
 
@@ -41,6 +43,14 @@ def linear_head(
     return lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
 
 
+def workspace_of(
+    name: str, params: Sequence[float], shape: Sequence[int], kernel: int, splits: int
+) -> int:
+    """What bindings.cpp makes of the choice of a plan."""
+    made = OPS._plan_for(name, params, *shape, plans.H200, KERNELS[kernel], splits)
+    return plans.Plan(*made).workspace
+
+
 class Kernels:
     """Stand-ins for the native ops; ``ran`` lists their names."""
 
@@ -54,14 +64,17 @@ class Kernels:
         bias: Tensor | None,
         name: str,
         params: Sequence[float],
-        plan: plans.Plan,
+        kernel: int,
+        splits: int,
         workspace: Tensor,
         out: Tensor,
     ) -> None:
         self.ran.append("linear_epilogue")
         assert out.is_contiguous()
-        assert len(plan) == 5
-        assert workspace.numel() >= plan.workspace
+        made = OPS._plan_for(
+            name, params, len(x), *weight.shape, plans.H200, KERNELS[kernel], splits
+        )
+        assert workspace.numel() >= plans.Plan(*made).workspace
         out.view(-1).copy_(linear_head(x, weight, bias, name, params))
 
     def linear_softmax(
@@ -69,14 +82,15 @@ class Kernels:
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        plan: plans.Plan,
+        kernel: int,
+        splits: int,
         workspace: Tensor,
         activation: str,
         z: Tensor | None,
         out: Tensor,
     ) -> None:
         linear = torch.empty_like(out) if z is None else z
-        self.linear_epilogue(x, weight, bias, "identity", (), plan, workspace, linear)
+        self.linear_epilogue(x, weight, bias, "identity", (), kernel, splits, workspace, linear)
         shape = len(x), len(weight)
         self.row_softmax(linear.view(shape), None, activation, out.view(shape))
         self.ran[-2:] = ["linear_softmax"]
@@ -128,14 +142,17 @@ class Kernels:
         bias: Tensor | None,
         name: str,
         params: Sequence[float],
-        plan: plans.Plan,
+        kernel: int,
+        splits: int,
         memory: Tensor,
         out: Tensor,
     ) -> None:
         self.ran.append("folded_epilogue")
         assert out.is_contiguous()
         windows = len(weight) // int(params[0])
-        assert memory.numel() >= windows * (weight.shape[1] + 1) + plan.workspace
+        shape = len(x), windows, weight.shape[1]
+        inner = workspace_of(name, (1.0, 1.0), shape, kernel, splits)
+        assert memory.numel() >= windows * (weight.shape[1] + 1) + inner
         out.view(-1).copy_(linear_head(x, weight, bias, name, params))
 
 
@@ -238,3 +255,109 @@ def test_parts(lead: tuple[int, ...], approximate: str, kernels: Kernels) -> Non
         kernels.ran
         == (["row_softmax", "row_softmax", "matrix_epilogue"] if z.numel() else []) + few
     )
+
+
+STRAIGHT: dict[str, Callable[..., Tensor]] = {
+    "A": cutlass_ops.linear_gelu_softmax,
+    "B": lambda *t, **o: cutlass_ops.linear_avgpool_gelu_scale_max(*t, kernel_size=4, **o),
+}
+straight_ops = pytest.mark.parametrize("op", STRAIGHT.values(), ids=STRAIGHT)
+
+
+def long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "straight", lambda *operands: False)
+
+
+@straight_ops
+@leads
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_straight_to_the_kernels(
+    op: Callable[..., Tensor],
+    lead: tuple[int, ...],
+    with_bias: bool,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, weight, bias = operands(lead)
+    arguments = (x, torch.nn.Parameter(weight), bias if with_bias else None)
+    with torch.no_grad():
+        assert calls.straight(*arguments)
+        y = op(*arguments)
+        assert len(kernels.ran) == (x.numel() > 0)
+        long_way(monkeypatch)
+        agree(y, op(*arguments))
+    assert len(kernels.ran) == (x.numel() > 0)  # a tensor on the CPU: the reference
+
+
+@straight_ops
+def test_straight_to_the_kernels_with_grad(
+    op: Callable[..., Tensor], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [t.requires_grad_() for t in operands((2, 3))]
+    y = op(*inputs)
+    found = torch.autograd.grad(y.square().sum(), inputs)
+    long_way(monkeypatch)
+    expected = op(*inputs)
+    assert_close(y, expected)
+    assert_close(found, torch.autograd.grad(expected.square().sum(), inputs))
+
+
+class Subclass(Tensor):
+    pass
+
+
+def replaced(**others: Any) -> dict[str, Any]:
+    x, weight, bias = operands((5,))
+    return {"x": x, "weight": weight, "bias": bias} | others
+
+
+UNUSUAL: dict[str, Callable[[], dict[str, Any]]] = {
+    "a list": lambda: replaced(x=[[1.0] * 7]),
+    "None for x": lambda: replaced(x=None),
+    "a number for bias": lambda: replaced(bias=1.0),
+    "a scalar": lambda: replaced(x=torch.randn(())),
+    "another depth": lambda: replaced(x=torch.randn(5, 6)),
+    "a weight of one dimension": lambda: replaced(weight=torch.randn(7)),
+    "a bias of two dimensions": lambda: replaced(bias=torch.randn(9, 1)),
+    "a long bias": lambda: replaced(bias=torch.randn(10)),
+    "half x": lambda: replaced(x=torch.randn(5, 7).half()),
+    "double bias": lambda: replaced(bias=torch.randn(9).double()),
+    "sparse weight": lambda: replaced(weight=torch.randn(9, 7).to_sparse()),
+    "sparse x": lambda: replaced(x=torch.randn(5, 7).to_sparse_csr()),
+    "weight elsewhere": lambda: replaced(weight=torch.randn(9, 7, device="meta")),
+    "bias elsewhere": lambda: replaced(bias=torch.randn(9, device="meta")),
+    "a subclass": lambda: replaced(x=torch.randn(5, 7).as_subclass(Subclass)),
+    "a subclass of bias": lambda: replaced(bias=torch.randn(9).as_subclass(Subclass)),
+    "double": lambda: {name: value.double() for name, value in replaced().items()},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("unusual", UNUSUAL)
+def test_what_does_not_go_straight(unusual: str, kernels: Kernels) -> None:
+    """It takes the long way, which refuses it, or has a meaning for it."""
+    assert calls.straight(*replaced().values())
+    assert not calls.straight(*UNUSUAL[unusual]().values())
+
+
+WRONG_OPTIONS = {
+    "approximate must be": {"approximate": "Tanh"},
+    "precision must be": {"precision": "tf32"},
+    "approximate must be 'none' or 'tanh', got 1": {"approximate": 1, "precision": "tf32"},
+}
+
+
+@straight_ops
+@pytest.mark.parametrize("message", WRONG_OPTIONS)
+def test_either_way_complains_of_the_same(
+    message: str, op: Callable[..., Tensor], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = operands((5,))
+    assert calls.straight(*arguments)
+    with pytest.raises(ValueError, match=message) as straight:
+        op(*arguments, **WRONG_OPTIONS[message])
+    long_way(monkeypatch)
+    with pytest.raises(ValueError, match=message) as around:
+        op(*arguments, **WRONG_OPTIONS[message])
+    assert str(straight.value) == str(around.value)
+    assert kernels.ran == []

@@ -66,10 +66,10 @@ def test_softmax_head_with_every_kernel(kernel: str, gpu: str) -> None:
                 continue
             memory, out = guarded((m, n), gpu)
             scratch, workspace = guarded((plan[2],), gpu)
-            OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", None, out)
+            OPS._linear_softmax(x, weight, bias, *plan[:2], workspace, "gelu", None, out)
             assert all(map(guards_are_intact, (memory, scratch)))
             z, kept = torch.empty_like(out), torch.empty_like(out)
-            OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", z, kept)
+            OPS._linear_softmax(x, weight, bias, *plan[:2], workspace, "gelu", z, kept)
             assert same_bits(out, kept)
             check(z, head_of("identity", []), Linear(x, weight, bias))
             check(out, softmax_head("none"), Matrix(z))
@@ -85,9 +85,9 @@ def test_stream_k_leaves_what_tiles_have_in_common_to_one(m: int, n: int, gpu: s
     plan = OPS._plan_for("identity", [], m, n, 4096, gpu_of(gpu), STREAM_K, 1)
     workspace = torch.empty(plan[2], device=gpu)
     out, z, kept = (torch.empty(m, n, device=gpu) for _ in range(3))
-    OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", z, kept)
+    OPS._linear_softmax(x, weight, bias, *plan[:2], workspace, "gelu", z, kept)
     for _ in range(5):
-        OPS._linear_softmax(x, weight, bias, plan, workspace, "gelu", None, out)
+        OPS._linear_softmax(x, weight, bias, *plan[:2], workspace, "gelu", None, out)
         assert same_bits(out, kept)
 
 
@@ -107,7 +107,7 @@ def test_folding_in_one_call_with_every_kernel(kernel: str, with_bias: bool, gpu
                 continue
             memory, out = guarded((m,), gpu)
             scratch, space = guarded((OPS._folded_memory(n // 3, k, plan[2]),), gpu)
-            OPS._folded_epilogue(x, weight, bias, name, params, plan, space, out)
+            OPS._folded_epilogue(x, weight, bias, name, params, *plan[:2], space, out)
             assert all(map(guards_are_intact, (memory, scratch)))
             means = torch.empty(n // 3, k, device=gpu)
             means_bias = torch.empty(n // 3, device=gpu) if with_bias else None
@@ -139,14 +139,14 @@ def test_stream_k_beside_itself_and_replayed(gpu: str) -> None:
     for _ in range(20):
         for stream, (workspace, out) in zip(streams, places, strict=True):
             with torch.cuda.stream(stream):
-                OPS._linear_epilogue(x, weight, bias, "gelu", [], plan, workspace, out)
+                OPS._linear_epilogue(x, weight, bias, "gelu", [], *plan[:2], workspace, out)
     torch.cuda.synchronize()
     assert all(same_bits(out, expected) for _, out in places)
 
     workspace, out = places[0]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        OPS._linear_epilogue(x, weight, bias, "gelu", [], plan, workspace, out)
+        OPS._linear_epilogue(x, weight, bias, "gelu", [], *plan[:2], workspace, out)
     for _ in range(3):
         workspace.fill_(math.nan)
         out.fill_(math.nan)

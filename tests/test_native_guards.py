@@ -25,7 +25,8 @@ def linear_arguments(device: str) -> dict[str, Any]:
         "bias": torch.randn(70, device=device),
         "name": "gelu",
         "params": [],
-        "plan": list(plan),
+        "kernel": plan[0],
+        "splits": plan[1],
         "workspace": torch.empty(plan[2], device=device),
         "out": torch.empty(40, 70, device=device),
     }
@@ -42,9 +43,11 @@ WRONG: dict[str, Any] = {
     "weight on the CPU": lambda a: a | {"weight": a["weight"].cpu()},
     "strided columns": lambda a: a | {"x": torch.randn(256, 40, device="cuda").t()},
     "other depth": lambda a: a | {"x": a["x"][:, :-1]},
-    "more splits": lambda a: a | {"plan": [a["plan"][0], 3, *a["plan"][2:]]},
-    "splits beyond K": lambda a: a | {"plan": [a["plan"][0], 257, *a["plan"][2:]]},
-    "no such kernel": lambda a: a | {"plan": [99, *a["plan"][1:]]},
+    "more splits": lambda a: a | {"splits": 3},
+    "splits beyond K": lambda a: a | {"splits": 257},
+    "no split": lambda a: a | {"splits": 0},
+    "no such kernel": lambda a: a | {"kernel": 99},
+    "no kernel": lambda a: a | {"kernel": -1},
     "no such epilogue": lambda a: a | {"name": "gelu_"},
     "too many params": lambda a: a | {"params": [1.0]},
 }
@@ -62,11 +65,11 @@ def test_linear_epilogue_refuses(wrong: str, cuda: str) -> None:
 
 
 def test_a_plan_for_fewer_rows_does_not_shrink_the_workspace(cuda: str) -> None:
-    """What the list says of its workspace was believed: the kernel wrote past it."""
+    """A plan's workspace was once believed, whatever it was made for: the kernel wrote past it."""
     require_kernels(cuda)
     arguments = linear_arguments(cuda)
     small = OPS._plan_for("gelu", [], 1, 70, 256, gpu_of(), "simt_64x64x8", 2)
-    arguments["plan"] = list(small)
+    assert list(small[:2]) == [arguments["kernel"], arguments["splits"]]
     arguments["workspace"] = torch.empty(small[2], device=cuda)
     with pytest.raises(RuntimeError, match="workspace must hold"):
         OPS._linear_epilogue(*arguments.values())
@@ -78,7 +81,7 @@ def test_the_other_ops_refuse(cuda: str) -> None:
     scratch = torch.empty(10_000, device=cuda)
     row = torch.empty(5, device=cuda)
     weight = torch.randn(32, 40, device=cuda)
-    plan = OPS._plan(POOLED, [1.0, 1.0], 6, 16, 40, gpu_of())
+    plan = OPS._plan(POOLED, [1.0, 1.0], 6, 16, 40, gpu_of())[:2]
     for call in (
         lambda: OPS._row_softmax(z, None, "gelu", torch.empty(6, 39, device=cuda)),
         lambda: OPS._row_softmax(z, None, "silu", torch.empty_like(z)),
@@ -93,10 +96,10 @@ def test_the_other_ops_refuse(cuda: str) -> None:
         lambda: OPS._matrix_epilogue(z, None, POOLED, [2.0, 1.0], scratch, row),
         lambda: OPS._refine_nonfinite(z, weight, None, POOLED, [2.0, 1.0], row),
         lambda: OPS._refine_nonfinite(z, weight, None, "gelu", [], z),
-        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [2.0, 1.0], plan, scratch, row),
-        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [2.0, 1.0], plan, row, scratch[:6]),
-        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [40.0, 1.0], plan, scratch, row),
-        lambda: OPS._folded_epilogue(z, weight, None, "gelu", [], plan, scratch, z),
+        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [2.0, 1.0], *plan, scratch, row),
+        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [2.0, 1.0], *plan, row, scratch[:6]),
+        lambda: OPS._folded_epilogue(z, weight, None, POOLED, [40.0, 1.0], *plan, scratch, row),
+        lambda: OPS._folded_epilogue(z, weight, None, "gelu", [], *plan, scratch, z),
     ):
         with pytest.raises(RuntimeError):
             call()

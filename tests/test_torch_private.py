@@ -6,6 +6,7 @@ import pytest
 from programs import run_python
 
 from cutlass_ops import _torch_private
+from cutlass_ops.schemas import OPS
 
 NAMES = {
     "transforms_active": "torch._C._are_functorch_transforms_active",
@@ -83,3 +84,4 @@ def test_this_torch_has_them_all() -> None:
     assert _torch_private.forward_levels._current_level == -1
     assert _torch_private.unwrap_dead_wrappers is not None
     assert _torch_private.below_autograd.__name__ == "_AutoDispatchBelowAutograd"
+    assert _torch_private.bare_call(OPS.softmax.default) is not OPS.softmax.default
