@@ -26,9 +26,9 @@ def gelu_or_not(activation: str) -> Head:
     return softmax_head(approximate, activation != "identity")
 
 
-# The longest rows of each configuration of the row softmax, and what lies between and beyond:
-# multiples of four take 128-bit accesses where all is aligned, the others single ones.
-LONGEST_ROWS = (8, 64, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+# The longest rows of each configuration of the row softmax, and what lies between and beyond: with
+# edges where they are no multiples of four or begin beside a 16-byte boundary.
+LONGEST_ROWS = (8, 64, 512, 1024, 2048, 4096, 8192, 16384, 20_480, 32768, 40_960, 65536)
 OTHER_ROWS = (1, 3, 5, 9, 127, 516, 1000, 1028, 2047, 5000, 8196, 12_000, 16_385, 20_000, 32_772)
 STREAMED_ROWS = (65_540, 70_001, 1_000_003)  # and, without clusters, rows beyond 32 768
 ROWS = (*LONGEST_ROWS, *OTHER_ROWS, 50_257, *STREAMED_ROWS)
@@ -53,6 +53,35 @@ def test_row_softmax(activation: str, n: int, gpu: str) -> None:
     OPS._row_softmax(inplace, None, activation, inplace)
     assert guards_are_intact(memory)
     check(inplace.clone(), head, Matrix(wide[:, :n].contiguous()))
+
+
+@pytest.mark.parametrize("less", [0, 1, 2, 3])
+@pytest.mark.parametrize("longest", [*LONGEST_ROWS, STREAMED_ROWS[0]])
+def test_row_softmax_beside_boundaries(longest: int, less: int, gpu: str) -> None:
+    """Source, bias and output begin at every offset from a 16-byte boundary, alike and not, and
+    every row at another one. The bits depend on the offset of the output alone."""
+    n = longest - less
+    z, bias = torch.randn(5, n, device=gpu) * 2, torch.randn(n, device=gpu)
+    for offset in range(4):
+        results = []
+        for begin in {offset, 0, 3}:
+            memory, flat = guarded((5 * n + 4,), gpu)
+            source_memory, source = guarded((5 * n + 4,), gpu)
+            addend = torch.empty(n + 4, device=gpu)[begin : begin + n].copy_(bias)
+            moved = source[begin : begin + 5 * n].view(5, n).copy_(z)
+            out = flat[offset : offset + 5 * n].view(5, n)
+            OPS._row_softmax(moved, addend, "gelu", out)
+            results.append(out.clone())
+            if begin == offset:
+                check(results[-1], softmax_head(), Matrix(z, bias))
+                OPS._row_softmax(moved, addend, "gelu", moved)
+                results.append(moved.clone())
+            for beside in (memory, source_memory):
+                assert guards_are_intact(beside)
+            assert flat[:offset].isnan().all()
+            assert flat[offset + 5 * n :].isnan().all()
+        if n > 8:  # shorter rows have a kernel for what is aligned, and one for what is not
+            assert all(same_bits(results[0], other) for other in results)
 
 
 @pytest.mark.parametrize("less", [0, 3])
