@@ -16,8 +16,9 @@ from cutlass_ops import _library
 
 BINARY = _library.binary_path()
 ARCH = "sm_90a"
-# In a mangled name: threads a row, columns a thread, CTAs of a cluster; lanes, groups, loads, CTAs.
-_SOFTMAX = re.compile(r"row_softmax\w*RegisterRowsILi(\d+)ELi(\d+)ELi\d+ELi4EEE")
+# In a mangled name: threads a row, columns a thread in registers, CTAs of a cluster (or what is in
+# shared memory); lanes, groups, loads, CTAs.
+_SOFTMAX = re.compile(r"row_softmax\w*(?:Register|Shared)RowsILi(\d+)ELi(\d+)ELi\d+E(?:Li4E)?EE")
 _FOLD = re.compile(r"fold_rows\w*FoldRowsConfigILi\d+ELi\d+ELi(\d+)ELi\d+EEELi4E")
 
 
@@ -36,7 +37,7 @@ def first_batch(body: list[str]) -> tuple[int, int]:
             sources = rest
         if loaded & registers(sources):
             break
-        if name.startswith("LDG"):
+        if name.startswith("LDG."):  # and not LDGSTS, whose target is in shared memory
             (first,) = registers(target)
             loaded |= set(range(first, first + (4 if ".128" in name else 1)))
             vectors += ".128" in name

@@ -5,13 +5,16 @@
 #include <cmath>
 #include <vector>
 
+#include "cutlass_ops/kernel/row_rest.h"
 #include "cutlass_ops/kernel/row_share.h"
 
 using namespace cutlass_ops;
 using epilogue::Chain;
 using kernel::RegisterRows;
 using kernel::RowCut;
+using kernel::RowRest;
 using kernel::RowShare;
+using kernel::SharedRows;
 
 namespace {
 
@@ -30,6 +33,9 @@ bool run(Matrix const& matrix, int row) {
       Rows::kHasEdges ? RowCut::make(out, matrix.columns) : RowCut{0, matrix.columns, 0};
   int const part = Rows::kCluster == 1 ? cut.body : cut.part(Rows::kCluster);
   std::vector<RowShare<Rows>> shares(Rows::kThreads * Rows::kCluster);
+  using Fragment = typename RowShare<Rows>::Fragment;
+  std::vector<Fragment> slots(RowRest<Rows>::shared_bytes(matrix.columns) / sizeof(Fragment));
+  std::vector<RowRest<Rows>> rests;
   float largest = -INFINITY;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     int const rank = int(i) / Rows::kThreads;
@@ -40,10 +46,23 @@ bool run(Matrix const& matrix, int row) {
     }
     shares[i].load(matrix.source, matrix.bias, row);
     largest = std::max(largest, shares[i].activate(Chain<>{}, row));
+    if constexpr (Rows::kSharedBytes > 0) {
+      auto const rest = RowRest<Rows>::make(shares[i], slots.data(), int(i));
+      rest.load(matrix.source, row);
+      rest.add(matrix.source, matrix.bias, row);
+      largest = rest.activate(Chain<>{}, row, largest);
+      rests.push_back(rest);
+    }
   }
   double sum = 0.0;
   for (auto& share : shares) {
     sum += share.exponentiate(largest);
+  }
+  for (auto const& rest : rests) {
+    sum += rest.exponentiate(largest, 0.0f);
+  }
+  for (auto const& rest : rests) {
+    rest.store(out, float(1.0 / sum));
   }
   for (auto& share : shares) {
     share.store(out + share.column, float(1.0 / sum));
@@ -56,6 +75,7 @@ using Runner = bool (*)(Matrix const&, int);
 constexpr Runner kRunners[] = {
     run<RegisterRows<1, 8, 1, 1>>, run<RegisterRows<8, 8>>,      run<RegisterRows<32, 16>>,
     run<RegisterRows<32, 32>>,     run<RegisterRows<64, 32, 3>>, run<RegisterRows<320, 32, 2>>,
+    run<SharedRows<128, 8, 16>>,
 };
 
 }  // namespace

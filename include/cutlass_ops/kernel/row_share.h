@@ -26,6 +26,7 @@ struct RegisterRows {
       kThreads <= 32 ? 128 : kThreads;  ///< reduce_threads wants a CTA or part of a warp
   static constexpr int kRowsPerCta = kCtaThreads / kThreads;
   static constexpr int kMinCtas = 1024 / kCtaThreads;  ///< 64 registers a thread
+  static constexpr int kSharedBytes = 0;               ///< dynamic, for the longest rows
   /// Rows may begin and end beside a 16-byte boundary: there is a thread for each of their edges.
   static constexpr bool kHasEdges = kWidth == RowCut::kWidth && kThreads >= RowCut::kMaxEdges;
   static constexpr bool kWantsAlignment = kWidth > 1 && !kHasEdges;
