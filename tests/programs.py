@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +72,23 @@ def cutlass_include() -> Path:
     except RuntimeError as error:
         pytest.skip(str(error))
     return include
+
+
+def compile_library(command: list[str], source: str, output: Path) -> ctypes.CDLL:
+    """A file of tests/cpp as a shared library, which is loaded."""
+    include = ["-I", str(ROOT / "include")]
+    path = str(ROOT / "tests" / "cpp" / source)
+    done = subprocess.run(
+        [*command, "-shared", *include, path, "-o", str(output)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(output))
+
+
+def compile_for_host(source: str, output: Path) -> ctypes.CDLL:
+    """The same without CUDA; the test is skipped where there is no compiler."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    flags = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    return compile_library([compiler, *flags], source, output)

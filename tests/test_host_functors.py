@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
-import subprocess
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import ROOT, cutlass_include, load_module, nvcc
+from programs import (
+    ROOT,
+    compile_for_host,
+    compile_library,
+    cutlass_include,
+    load_module,
+    nvcc,
+)
 from torch.nn import functional as F
-
-SOURCES = Path(__file__).parent / "cpp"
 
 # The order of kRunners in host_functors.cpp.
 IDENTITY, GELU, GELU_TANH, RELU, POOL_GELU_SCALE, POOL_GELU_SCALE_MAX, SUM, SCALE_POOL_POOL = range(
@@ -30,25 +32,10 @@ IDENTITY, GELU, GELU_TANH, RELU, POOL_GELU_SCALE, POOL_GELU_SCALE_MAX, SUM, SCAL
 SOFTMAX_GELU = 8
 
 
-def compile_library(command: list[str], source: str, output: Path) -> ctypes.CDLL:
-    include = ["-I", str(ROOT / "include")]
-    done = subprocess.run(
-        [*command, "-shared", *include, str(SOURCES / source), "-o", str(output)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(output))
-
-
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    flags = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     output = tmp_path_factory.mktemp("host") / "host_functors.so"
-    library = compile_library([compiler, *flags], "host_functors.cpp", output)
+    library = compile_for_host("host_functors.cpp", output)
     library.combine_max.restype = library.max_identity.restype = ctypes.c_float
     library.combine_max.argtypes = [ctypes.c_float, ctypes.c_float]
     return library

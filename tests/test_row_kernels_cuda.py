@@ -26,11 +26,13 @@ def gelu_or_not(activation: str) -> Head:
     return softmax_head(approximate, activation != "identity")
 
 
-# The longest rows of each configuration of the row softmax, and what lies between and beyond:
-# multiples of four take 128-bit accesses where all is aligned, the others single ones.
-LONGEST_ROWS = (8, 64, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+# The longest rows of each configuration of the row softmax, and what lies between and beyond: with
+# edges where they are no multiples of four or begin beside a 16-byte boundary.
+LONGEST_ROWS = (8, 64, 512, 1024, 2048, 4096, 8192, 16384, 28_672, 32768, 65536)
 OTHER_ROWS = (1, 3, 5, 9, 127, 516, 1000, 1028, 2047, 5000, 8196, 12_000, 16_385, 20_000, 32_772)
-STREAMED_ROWS = (65_540, 70_001, 1_000_003)  # and, without clusters, rows beyond 32 768
+MANY_LONG_ROWS = (32_772, 50_260, 65536)  # one CTA each, and a cluster where there are few
+MANY = 70  # more than an H200 has places for such clusters
+STREAMED_ROWS = (65_540, 70_001, 1_000_003)
 ROWS = (*LONGEST_ROWS, *OTHER_ROWS, 50_257, *STREAMED_ROWS)
 
 
@@ -53,6 +55,38 @@ def test_row_softmax(activation: str, n: int, gpu: str) -> None:
     OPS._row_softmax(inplace, None, activation, inplace)
     assert guards_are_intact(memory)
     check(inplace.clone(), head, Matrix(wide[:, :n].contiguous()))
+
+
+@pytest.mark.parametrize("less", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("longest", "rows"),
+    [*((n, 5) for n in (*LONGEST_ROWS, STREAMED_ROWS[0])), *((n, MANY) for n in MANY_LONG_ROWS)],
+)
+def test_row_softmax_beside_boundaries(longest: int, rows: int, less: int, gpu: str) -> None:
+    """Source, bias and output begin at every offset from a 16-byte boundary, alike and not, and
+    every row at another one. The bits depend on the offset of the output alone."""
+    n = longest - less
+    z, bias = torch.randn(rows, n, device=gpu) * 2, torch.randn(n, device=gpu)
+    for offset in range(4):
+        results = []
+        for begin in {offset, 0, 3}:
+            memory, flat = guarded((rows * n + 4,), gpu)
+            source_memory, source = guarded((rows * n + 4,), gpu)
+            addend = torch.empty(n + 4, device=gpu)[begin : begin + n].copy_(bias)
+            moved = source[begin : begin + rows * n].view(rows, n).copy_(z)
+            out = flat[offset : offset + rows * n].view(rows, n)
+            OPS._row_softmax(moved, addend, "gelu", out)
+            results.append(out.clone())
+            if begin == offset:
+                check(results[-1], softmax_head(), Matrix(z, bias))
+                OPS._row_softmax(moved, addend, "gelu", moved)
+                results.append(moved.clone())
+            for beside in (memory, source_memory):
+                assert guards_are_intact(beside)
+            assert flat[:offset].isnan().all()
+            assert flat[offset + rows * n :].isnan().all()
+        if n > 8:  # shorter rows have a kernel for what is aligned, and one for what is not
+            assert all(same_bits(results[0], other) for other in results)
 
 
 @pytest.mark.parametrize("less", [0, 3])
@@ -96,19 +130,22 @@ def test_row_softmax_of_many_rows(rows: int, gpu: str) -> None:
 
 
 @pytest.mark.parametrize("n", [40_000, 50_257])
-def test_long_rows_run_in_clusters(n: int, gpu: str) -> None:
+@pytest.mark.parametrize(
+    ("rows", "kernel"), [(3, "row_softmax_cluster"), (MANY, "row_softmax_shared")]
+)
+def test_long_rows_stay_on_chip(rows: int, kernel: str, n: int, gpu: str) -> None:
     """Without this the streaming kernel could do all the work, and nothing would fail."""
     built = _library.build_info()["architectures"]
     if torch.cuda.get_device_capability() != (9, 0) or not any(a.startswith("90") for a in built):
         pytest.skip("no code with clusters for this GPU: they came with compute capability 9.0")
-    z = torch.randn(3, n, device=gpu)
+    z = torch.randn(rows, n, device=gpu)
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         OPS._row_softmax(z, None, "identity", torch.empty_like(z))
         torch.cuda.synchronize()
     names = [event.key for event in recorded.key_averages() if "softmax" in event.key]
     if not names:
         pytest.skip("the profiler recorded no kernel")
-    assert all("row_softmax_cluster" in name for name in names), names
+    assert all(kernel in name for name in names), names
 
 
 def rounded_mean(rows: torch.Tensor, k: int, mean: torch.Tensor) -> bool:

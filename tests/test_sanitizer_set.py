@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from fused import linear_like, pool_max_op
+from fused import linear_like, pool_max_op, same_bits
 from heads import head_of
 from native import (
     KERNELS,
@@ -49,20 +49,25 @@ def test_small_skinny_gemms(gpu: str) -> None:
     run_everywhere("gelu", "skinny", SKINNY_SHAPES, (1, 2), [])
 
 
-# A row in one thread, in part of a warp, in a warp, in a CTA, in a cluster (on compute capability
-# 9.0; streamed elsewhere) and streamed: from 300 on with 128-bit accesses and with single ones.
-SANITIZED_ROWS = (1, 39, 300, 601, 2047, 5000, 9001, 20_000, 40_000, 40_001, 66_000, 66_001)
+# A row in one thread, in part of a warp, in a warp, in a CTA, in its shared memory too, in a
+# cluster (few rows, on compute capability 9.0) and streamed: whole fragments, and rows with edges.
+SANITIZED_ROWS = (
+    *(1, 4, 7, 39, 300, 601, 2047, 5000, 9001, 20_000, 20_477),
+    *(32_767, 40_000, 40_001, 65_533, 66_000, 66_001),
+)
 
 
-@pytest.mark.parametrize("n", SANITIZED_ROWS)
-def test_small_row_kernels(n: int, gpu: str) -> None:
+@pytest.mark.parametrize(("rows", "n"), [*((3, n) for n in SANITIZED_ROWS), (70, 50_257)])
+def test_small_row_kernels(rows: int, n: int, gpu: str) -> None:
     """Also: partial maxima combined by a thread (39) and by a warp."""
-    z, bias = torch.randn(3, n, device=gpu), torch.randn(n, device=gpu)
-    _, out = guarded((3, n), gpu)
+    z, bias = torch.randn(rows, n, device=gpu), torch.randn(n, device=gpu)
+    _, out = guarded((rows, n), gpu)
     OPS._row_softmax(z, bias, "gelu", out)
     check(out.clone(), softmax_head(), Matrix(z, bias))
     y = run_matrix("avgpool_gelu_scale_max", [1.0, 1.0], z)
     check(y, head_of("avgpool_gelu_scale_max", [1.0, 1.0]), Matrix(z))
+    OPS._row_softmax(z, bias, "gelu", z)
+    assert same_bits(z, out.clone())
 
 
 def test_small_refinement(gpu: str) -> None:

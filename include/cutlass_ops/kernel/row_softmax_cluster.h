@@ -55,15 +55,17 @@ CUTLASS_OPS_DEVICE float cluster_scale(float largest, float sum, int rank) {
   }
   cluster_arrive();
   cluster_wait();
-  float2 const part = parts[threadIdx.x % kCluster];  // a lane each
-  float const row_largest = epilogue::warp_reduce<FloatMax, kCluster>(part.x);
+  constexpr int kLanes = next_power_of_two(kCluster);
+  int const lane = int(threadIdx.x) % kLanes;
+  float2 const part = lane < kCluster ? parts[lane] : float2{-INFINITY, 0.0f};
+  float const row_largest = epilogue::warp_reduce<FloatMax, kLanes>(part.x);
   float const row_sum =
-      epilogue::warp_reduce<epilogue::SumMonoid, kCluster>(part.y * expf(part.x - row_largest));
+      epilogue::warp_reduce<epilogue::SumMonoid, kLanes>(part.y * expf(part.x - row_largest));
   return expf(largest - row_largest) / row_sum;
 }
 #endif
 
-template <class Rows, int kWidth, class Chain>
+template <class Rows, class Chain>
 __global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax_cluster(
     __grid_constant__ RowSoftmaxParams<Chain> const params) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -71,20 +73,18 @@ __global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax
   cluster_arrive_relaxed();
   int const row = int(blockIdx.x) / Rows::kCluster;
   int const rank = cluster_rank();
-  int const part = (params.columns + Rows::kCluster * kWidth - 1) / (Rows::kCluster * kWidth) *
-                   kWidth;  // the last CTAs may get less, or nothing
-  int const own = int(threadIdx.x) * kWidth;
-  int const column = rank * part + own;
-  RowShare<Rows, kWidth> share;
-  share.left = min(params.columns - rank * part, part) - own;
-  share.load(params, row, column);
-  float largest = share.activate(params.chain, row, column);
+  RowCut const cut = cut_row<Rows>(params, row, params.columns);
+  int const part = cut.part(Rows::kCluster);
+  RowShare<Rows> share;
+  share.take(cut, int(threadIdx.x), rank * part, part, rank == 0);
+  share.load(params.source, params.bias, row);
+  float largest = share.activate(params.chain, row);
   largest = reduce_threads<FloatMax, Rows::kThreads>(largest);
   // A part without columns, or of -inf alone, in a row that has others: 0, and not NaN.
   float sum = share.exponentiate(largest == -INFINITY ? 0.0f : largest);
   sum = reduce_threads<epilogue::SumMonoid, Rows::kThreads>(sum);
   float const scale = cluster_scale<Rows::kCluster>(largest, sum, rank);
-  share.store(params.out + std::int64_t{row} * params.columns + column, scale);
+  share.store(row_of_out(params, row) + share.column, scale);
 #endif
 }
 
