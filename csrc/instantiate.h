@@ -44,6 +44,9 @@ Status run_portable(gemm::Problem const& problem, Chain const& chain, Sink const
   return run_simt_gemm<kKernel, Gemm>(problem, chain, sink, splits, stream);
 }
 
+/// The threads of our own mainloop where two groups of them share a CTA.
+using SliceThreads = gemm::GroupThreads<gemm::TransposingTile::kThreads>;
+
 /// A kernel around our own mainloop, with the loads that the operands allow.
 template <int kKernel, template <class, class, class, class> class Gemm, class Threads, class Chain,
           class Sink>
@@ -61,15 +64,16 @@ Status run_transposing(gemm::Problem const& problem, Chain const& chain, Sink co
 /// on.
 template <class Chain, class Sink>
 Status run_stream(LinearCall const& call, Chain const& chain, Sink const& sink, int slots) {
-  using gemm::TransposingMainloop;
   using Tile = gemm::TransposingTile;
-  check_table<kStreamK128x128, Tile>();
+  using Vectors =
+      gemm::StreamGemm<gemm::TransposingMainloop<Tile, true, SliceThreads>, Tile, Chain, Sink>;
+  using Scalars =
+      gemm::StreamGemm<gemm::TransposingMainloop<Tile, false, SliceThreads>, Tile, Chain, Sink>;
+  check_table<kStreamK128x128, typename Vectors::Cta>();
   gemm::Problem const& problem = call.problem;
   float* const exchange = call.workspace + stream_exchange_offset(Sink::kReduces, problem.m, slots);
-  auto* const run =
-      problem.vectors_of_k()
-          ? gemm::StreamRunner<TransposingMainloop<Tile, true>, Tile, Chain, Sink>::run
-          : gemm::StreamRunner<TransposingMainloop<Tile, false>, Tile, Chain, Sink>::run;
+  auto* const run = problem.vectors_of_k() ? gemm::StreamRunner<Vectors>::template run<Chain, Sink>
+                                           : gemm::StreamRunner<Scalars>::template run<Chain, Sink>;
   return run(problem, chain, sink, call.plan.ctas, exchange, call.stream);
 }
 
@@ -90,9 +94,8 @@ Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Si
       return run_transposing<kTransposing128x128, gemm::SimtGemm, gemm::CtaThreads>(
           problem, chain, sink, splits, stream);
     case kSliced128x128:
-      return run_transposing<kSliced128x128, gemm::SlicedGemm,
-                             gemm::GroupThreads<gemm::TransposingTile::kThreads>>(
-          problem, chain, sink, splits, stream);
+      return run_transposing<kSliced128x128, gemm::SlicedGemm, SliceThreads>(problem, chain, sink,
+                                                                             splits, stream);
     default:
       return {cudaErrorInvalidValue, "run_simt: no such kernel"};
   }

@@ -13,9 +13,9 @@ inline std::int64_t stream_exchange_offset(bool reduces, int rows, std::int64_t 
   return reduces && slots > 1 ? (rows * slots + 3) / 4 * 4 : 0;
 }
 
-/// Elements of it: a tile, a flag and a count for every CTA, and the count of all items taken.
+/// Elements of it: a tile and a flag for every CTA, and the count of those that have started.
 inline std::int64_t stream_exchange_elements(KernelInfo const& kernel, int ctas) {
-  return std::int64_t{ctas} * (kernel.tile_m * kernel.tile_n + 2) + 1;
+  return std::int64_t{ctas} * (kernel.tile_m * kernel.tile_n + 1) + 1;
 }
 
 }  // namespace cutlass_ops

@@ -9,18 +9,22 @@
 namespace cutlass_ops {
 namespace gemm {
 
-template <class Mainloop, class Tile, class Chain, class Sink>
+/// Gemm: StreamGemm.
+template <class Gemm>
 struct StreamRunner {
-  using Gemm = StreamGemm<Mainloop, Tile, Chain, Sink>;
+  using Mainloop = typename Gemm::Mainloop;
+  using Tile = typename Gemm::Tile;
   static constexpr int kSharedBytes = sizeof(typename Gemm::SharedStorage);
 
+  template <class Chain>
   static Status can_implement(Problem const& problem, Chain const& chain) {
     Status const status = Gemm::Epilogue::can_implement(chain);
     return status.ok() ? Mainloop::can_implement(problem) : status;
   }
 
-  /// `exchange` holds a tile, a flag and a count for every CTA, for no more pieces are published,
-  /// and the count of all items taken; 16-byte aligned.
+  /// `exchange` holds a tile and a flag for every CTA, for no more pieces are published, and a
+  /// count of the items taken; 16-byte aligned.
+  template <class Chain, class Sink>
   static Status run(Problem const& problem, Chain const& chain, Sink const& sink, int ctas,
                     float* exchange, cudaStream_t stream) {
     Status status = can_implement(problem, chain);
@@ -30,7 +34,7 @@ struct StreamRunner {
     int* const published =
         reinterpret_cast<int*>(exchange + std::int64_t{ctas} * Gemm::kTileElements);
     if (status.ok()) {
-      status = {cudaMemsetAsync(published, 0, sizeof(int) * (2 * ctas + 1), stream),
+      status = {cudaMemsetAsync(published, 0, sizeof(int) * (ctas + 1), stream),
                 "stream_gemm: flags"};
     }
     if (!status.ok()) {
@@ -38,15 +42,14 @@ struct StreamRunner {
     }
     Raster const raster = Raster::of<Tile>(problem, 1);
     StreamK const cut = StreamK::make(int(raster.ctas()), int(ceil_div(problem.k, Tile::kK)), ctas);
-    typename Gemm::Params const params{
-        problem,
-        raster,
-        cut,
-        {exchange, published, published + ctas, published + ctas + 1, ctas},
-        Mainloop::Params::make(problem),
-        Gemm::Epilogue::Params::make(chain, sink, problem.n)};
-    return launch_with_shared("stream_gemm", stream_gemm<Gemm>, ctas, Tile::kThreads, kSharedBytes,
-                              stream, params);
+    typename Gemm::Params const params{problem,
+                                       raster,
+                                       cut,
+                                       {exchange, published, published + ctas},
+                                       Mainloop::Params::make(problem),
+                                       Gemm::Epilogue::Params::make(chain, sink, problem.n)};
+    return launch_with_shared("stream_gemm", stream_gemm<Gemm>, ctas, Gemm::Cta::kThreads,
+                              kSharedBytes, stream, params);
   }
 };
 
