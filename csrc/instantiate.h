@@ -44,20 +44,32 @@ Status run_portable(gemm::Problem const& problem, Chain const& chain, Sink const
   return run_simt_gemm<kKernel, Gemm>(problem, chain, sink, splits, stream);
 }
 
-/// The threads of our own mainloop where two groups of them share a CTA.
-using SliceThreads = gemm::GroupThreads<gemm::TransposingTile::kThreads>;
-
-/// A kernel around our own mainloop, with the loads that the operands allow.
-template <int kKernel, template <class, class, class, class> class Gemm, class Threads, class Chain,
-          class Sink>
+/// Our own mainloop with the loads that the operands allow, two CTAs on an SM.
+template <class Chain, class Sink>
 Status run_transposing(gemm::Problem const& problem, Chain const& chain, Sink const& sink,
                        int splits, cudaStream_t stream) {
   using Tile = gemm::TransposingTile;
-  using Vectors = Gemm<gemm::TransposingMainloop<Tile, true, Threads>, Tile, Chain, Sink>;
-  using Scalars = Gemm<gemm::TransposingMainloop<Tile, false, Threads>, Tile, Chain, Sink>;
+  using Vectors = gemm::SimtGemm<gemm::TransposingMainloop<Tile, true>, Tile, Chain, Sink>;
+  using Scalars = gemm::SimtGemm<gemm::TransposingMainloop<Tile, false>, Tile, Chain, Sink>;
   return problem.vectors_of_k()
-             ? run_simt_gemm<kKernel, Vectors>(problem, chain, sink, splits, stream)
-             : run_simt_gemm<kKernel, Scalars>(problem, chain, sink, splits, stream);
+             ? run_simt_gemm<kTransposing128x128, Vectors>(problem, chain, sink, splits, stream)
+             : run_simt_gemm<kTransposing128x128, Scalars>(problem, chain, sink, splits, stream);
+}
+
+/// The threads of our own mainloop where two groups of them share a CTA.
+using SliceThreads = gemm::GroupThreads<gemm::TransposingTile::kThreads>;
+
+/// Without aligned vectors of k the same splits run as two CTAs on an SM: rare, and not worth as
+/// many kernels again.
+template <class Chain, class Sink>
+Status run_sliced(gemm::Problem const& problem, Chain const& chain, Sink const& sink, int splits,
+                  cudaStream_t stream) {
+  using Tile = gemm::TransposingTile;
+  using Vectors =
+      gemm::SlicedGemm<gemm::TransposingMainloop<Tile, true, SliceThreads>, Tile, Chain, Sink>;
+  return problem.vectors_of_k()
+             ? run_simt_gemm<kSliced128x128, Vectors>(problem, chain, sink, splits, stream)
+             : run_transposing(problem, chain, sink, splits, stream);
 }
 
 /// Memory for the pieces of tiles lies behind the slots of the reduction, from the next 16 bytes
@@ -91,11 +103,9 @@ Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Si
     case kSimt128x256:
       return run_portable<kSimt128x256, gemm::Simt128x256>(problem, chain, sink, splits, stream);
     case kTransposing128x128:
-      return run_transposing<kTransposing128x128, gemm::SimtGemm, gemm::CtaThreads>(
-          problem, chain, sink, splits, stream);
+      return run_transposing(problem, chain, sink, splits, stream);
     case kSliced128x128:
-      return run_transposing<kSliced128x128, gemm::SlicedGemm, SliceThreads>(problem, chain, sink,
-                                                                             splits, stream);
+      return run_sliced(problem, chain, sink, splits, stream);
     default:
       return {cudaErrorInvalidValue, "run_simt: no such kernel"};
   }

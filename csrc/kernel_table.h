@@ -36,9 +36,9 @@ inline constexpr KernelInfo kKernels[kKernelCount] = {
     {"simt_128x64x8", KernelFamily::kSimt, 128, 64, 8, 4, 3, 44.0, 3000.0},
     {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 8, 8, 2, 46.5, 3000.0},
     {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 8, 8, 1, 49.2, 3000.0},
-    {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 55.8, 10000.0},
-    {"sliced_k_128x128x32", KernelFamily::kSliced, 128, 128, 32, 16, 1, 55.8, 5000.0},
-    {"stream_k_128x128x32", KernelFamily::kStreamK, 128, 128, 32, 16, 1, 55.8, 5000.0},
+    {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 55.8, 6000.0},
+    {"sliced_k_128x128x32", KernelFamily::kSliced, 128, 128, 32, 16, 1, 55.8, 8000.0},
+    {"stream_k_128x128x32", KernelFamily::kStreamK, 128, 128, 32, 16, 1, 55.8, 6000.0},
 };
 
 }  // namespace cutlass_ops

@@ -19,7 +19,7 @@ constexpr double kBytesPerNs = 3200.0;
 constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
 constexpr double kLaunchNs = 2000.0;        // a dependent launch
 constexpr double kPartialWaveNs = 4000.0;   // of a wave that stores its accumulators as they are
-constexpr double kStreamNs = 15000.0;       // flags cleared, pieces published and added up
+constexpr double kStreamNs = 8000.0;        // flags cleared, pieces published and added up
 
 constexpr int kMostSplits = 32;
 

@@ -30,7 +30,12 @@ struct GroupThreads {
   CUTLASS_OPS_DEVICE static int group() {
     return __any_sync(0xffffffffu, threadIdx.x >= kThreads) ? 1 : 0;
   }
-  CUTLASS_OPS_DEVICE static int index() { return threadIdx.x % kThreads; }
+  /// Read each time: what follows from it would be kept on the stack over the mainloop.
+  CUTLASS_OPS_DEVICE static int index() {
+    unsigned thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread % kThreads;
+  }
   CUTLASS_OPS_DEVICE static void synchronize() {
     cutlass::arch::NamedBarrier::sync(kThreads, unsigned(group()));
   }
