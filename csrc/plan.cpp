@@ -19,6 +19,7 @@ constexpr double kBytesPerNs = 3200.0;
 constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
 constexpr double kLaunchNs = 2000.0;        // a dependent launch
 constexpr double kPartialWaveNs = 4000.0;   // of a wave that stores its accumulators as they are
+constexpr double kCollectNs = 3000.0;       // a piece, by the CTA that completes its tile
 constexpr double kStreamNs = 8000.0;        // flags cleared, pieces published and added up
 
 constexpr int kMostSplits = 32;
@@ -67,14 +68,15 @@ double gemm_ns(KernelInfo const& kernel, PlanRequest const& request, Plan const&
   return ns;
 }
 
-/// Every SM has the same work.
+/// Every SM has the same work; tiles in more than one share wait for those to be added up.
 double stream_ns(KernelInfo const& kernel, PlanRequest const& request) {
   std::int64_t const ctas = resident_ctas(kernel, request);
   std::int64_t const tiles = tiles_of(kernel, request);
   double const tile_ns = 2.0 * kernel.tile_m * kernel.tile_n * request.k * ctas /
                          (kernel.tflops * 1e3 * request.gpu.sm_count / kReferenceSms);
+  std::int64_t const shares = tiles % ctas > 0 ? ctas / (tiles % ctas) : 1;
   return tile_ns * double(tiles) / double(ctas) + double(ceil_div(tiles, ctas)) * kernel.wave_ns +
-         kStreamNs;
+         kStreamNs + double(shares - 1) * kCollectNs;
 }
 
 /// The skinny kernel reads W once per row group, or is bound by its arithmetic.

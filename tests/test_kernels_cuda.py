@@ -31,6 +31,7 @@ from cutlass_ops.epilogues import EPILOGUES
 pytestmark = needs_binary
 
 STREAM_K = "stream_k_128x128x32"
+SLICED_K = "sliced_k_128x128x32"
 SPLITS = (1, 2, 3, 7)
 # Exact tiles, ragged in every direction, thinner than a tile, one element, depth 0.
 SHAPES = (
@@ -121,7 +122,7 @@ def test_folding_in_one_call_with_every_kernel(kernel: str, with_bias: bool, gpu
 @pytest.mark.parametrize("name", BUILT)
 def test_stream_k_with_whole_tiles_and_shared_ones(name: str, gpu: str) -> None:
     """One wave of whole tiles and a rest; exactly one wave; few tiles of many pieces each."""
-    ctas = 2 * gpu_of(gpu).sm_count
+    ctas = gpu_of(gpu).sm_count
     wave = (128 * 6, 128 * (ctas // 6), 70)
     shapes = ((128 * 6 + 5, 128 * (ctas // 6) + 9, 70), wave, (200, 300, 20_004), (128, 130, 9_999))
     run_everywhere(name, STREAM_K, shapes, (1,), [])
@@ -234,14 +235,19 @@ def test_plans_name_kernels_of_the_capability(capability: int) -> None:
     plan = OPS._plan("gelu", [], 1024, 8192, 8192, (132, capability))
     assert ("128x128x32" in OPS._describe_plan(plan)) == (capability == 90)
     if capability == 90:
-        assert STREAM_K in OPS._describe_plan(plan)  # 512 tiles are not two waves of 264
+        assert STREAM_K in OPS._describe_plan(plan)  # 512 tiles are not four waves of 132
+    name = "avgpool_gelu_scale_max"
+    plan = OPS._plan(name, [1.0, 1.0], 1024, 512, 8192, (132, capability), 16)
+    assert (SLICED_K in OPS._describe_plan(plan)) == (capability == 90)
+    assert plan[1] > 1  # 32 tiles
 
 
-def test_the_transposing_kernel_leaves_small_problems_to_others() -> None:
+@pytest.mark.parametrize("kernel", ["simt_128x128x32", SLICED_K, STREAM_K])
+def test_the_transposing_kernels_leave_small_problems_to_others(kernel: str) -> None:
     for shape in ((127, 128, 32), (128, 127, 32), (128, 128, 31)):
         with pytest.raises(RuntimeError, match="cannot run"):
-            OPS._plan_for("gelu", [], *shape, plans.H200, "simt_128x128x32", 1)
-    assert OPS._plan_for("gelu", [], 128, 128, 32, plans.H200, "simt_128x128x32", 1)
+            OPS._plan_for("gelu", [], *shape, plans.H200, kernel, 1)
+    assert OPS._plan_for("gelu", [], 128, 128, 32, plans.H200, kernel, 1)
 
 
 @pytest.mark.parametrize("capability", [80, 90])

@@ -40,7 +40,7 @@ def test_small_gemms(name: str, kernel: str, gpu: str) -> None:
 
 def test_small_stream_k(gpu: str) -> None:
     """Whole tiles, and tiles in pieces of which a CTA has two."""
-    tiles = 2 * gpu_of(gpu).sm_count + 100
+    tiles = gpu_of(gpu).sm_count + 100
     run_everywhere("gelu", "stream_k_128x128x32", ((130, 64 * tiles, 96),), (1,), [])
 
 
