@@ -133,12 +133,6 @@ bool accurate(KernelInfo const& kernel, PlanRequest const& request) {
          splits_for_accuracy(request);
 }
 
-/// The transposing mainloop was made for Hopper's 228 KB of shared memory, which Blackwell's data
-/// centre GPUs have too; it was measured on an H200 alone.
-bool runs_on(KernelInfo const& kernel, Gpu gpu) {
-  return !own_mainloop(kernel) || (gpu.capability >= 90 && gpu.capability < 110);
-}
-
 /// The transposing mainloop moves tiles that reach over an edge back inside.
 bool takes(KernelInfo const& kernel, PlanRequest const& request) {
   return !own_mainloop(kernel) ||
@@ -146,6 +140,12 @@ bool takes(KernelInfo const& kernel, PlanRequest const& request) {
 }
 
 }  // namespace
+
+// The transposing mainloop was made for Hopper's 228 KB of shared memory, which Blackwell's data
+// centre GPUs have too; it was measured on an H200 alone.
+bool runs_on(int kernel, Gpu gpu) {
+  return !own_mainloop(kKernels[kernel]) || (gpu.capability >= 90 && gpu.capability < 110);
+}
 
 std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits) {
   KernelInfo const& info = kKernels[kernel];
@@ -195,7 +195,7 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   std::optional<Plan> best;
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
     KernelInfo const& info = kKernels[kernel];
-    if (!runs_on(info, request.gpu) || !takes(info, request) || !accurate(info, request)) {
+    if (!runs_on(kernel, request.gpu) || !takes(info, request) || !accurate(info, request)) {
       continue;
     }
     int const least = least_splits(info, request);

@@ -37,8 +37,11 @@ struct PlanRequest {
 /// The plan that is estimated to be the fastest; none where no kernel can run.
 std::optional<Plan> choose_plan(PlanRequest const& request);
 
+/// Whether a kernel can run on the GPU.
+bool runs_on(int kernel, Gpu gpu);
+
 /// The plan for this kernel and number of splits, whatever the GPU's capability; none where it
-/// cannot run.
+/// cannot run the problem.
 std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits);
 
 /// Whether folding W for windows of `kernel_size` and a GEMM on the result beats the pooled

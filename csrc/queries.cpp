@@ -44,6 +44,7 @@ std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params,
   PlanRequest const request = request_of(shape, m, n, k, gpu_of(gpu), 1);
   for (int index = 0; index < kKernelCount; ++index) {
     if (kernel == kKernels[index].name) {
+      STD_TORCH_CHECK(runs_on(index, request.gpu), kernel, " cannot run on this GPU");
       std::optional<Plan> const forced = make_plan(request, index, extent(splits));
       STD_TORCH_CHECK(forced.has_value(), kernel, " with ", splits, " splits cannot run ", m, " x ",
                       n, " x ", k);

@@ -92,6 +92,14 @@ def report() -> dict[str, dict[str, dict[str, int]]]:
     return json.loads(REPORT.read_text())
 
 
+@with_binary
+def test_no_kernel_traps_on_newer_gpus() -> None:
+    """They translate PTX of an older architecture, for which CUTLASS's named barriers are traps."""
+    text = tool("cuobjdump", "-ptx", str(BINARY))
+    assert ".entry" in text or not any("PTX" in a for a in _library.build_info()["architectures"])
+    assert not re.search(r"\b(brkpt|trap)\b", text)
+
+
 @with_report
 def test_no_kernel_spills() -> None:
     spills = {

@@ -121,10 +121,12 @@ def test_folding_in_one_call_with_every_kernel(kernel: str, with_bias: bool, gpu
 
 @pytest.mark.parametrize("name", BUILT)
 def test_stream_k_with_whole_tiles_and_shared_ones(name: str, gpu: str) -> None:
-    """One wave of whole tiles and a rest; exactly one wave; few tiles of many pieces each."""
+    """One wave of whole tiles and a rest; exactly one wave; few tiles of many pieces each; tiles of
+    one share and a tail, and those behind a wave of whole ones."""
     ctas = gpu_of(gpu).sm_count
     wave = (128 * 6, 128 * (ctas // 6), 70)
     shapes = ((128 * 6 + 5, 128 * (ctas // 6) + 9, 70), wave, (200, 300, 20_004), (128, 130, 9_999))
+    shapes += ((130, 6400, 512), (777, 4200, 1000), (1000, 128 * (ctas + 100) // 8, 516))
     run_everywhere(name, STREAM_K, shapes, (1,), [])
 
 

@@ -39,9 +39,10 @@ def test_small_gemms(name: str, kernel: str, gpu: str) -> None:
 
 
 def test_small_stream_k(gpu: str) -> None:
-    """Whole tiles, and tiles in pieces of which a CTA has two."""
-    tiles = gpu_of(gpu).sm_count + 100
-    run_everywhere("gelu", "stream_k_128x128x32", ((130, 64 * tiles, 96),), (1,), [])
+    """Tiles in two pieces, and CTAs that have several of the second ones, one after the other."""
+    tiles = 100  # on 132 CTAs: a share of 14 blocks each, and 32 helpers with tails of two
+    assert tiles < gpu_of(gpu).sm_count < 2 * tiles
+    run_everywhere("gelu", "stream_k_128x128x32", ((130, 64 * tiles, 512),), (1,), [])
 
 
 def test_small_skinny_gemms(gpu: str) -> None:

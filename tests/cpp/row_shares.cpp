@@ -74,8 +74,7 @@ using Runner = bool (*)(Matrix const&, int);
 
 constexpr Runner kRunners[] = {
     run<RegisterRows<1, 8, 1, 1>>, run<RegisterRows<8, 8>>,      run<RegisterRows<32, 16>>,
-    run<RegisterRows<32, 32>>,     run<RegisterRows<64, 32, 3>>, run<RegisterRows<320, 32, 2>>,
-    run<SharedRows<128, 8, 16>>,
+    run<RegisterRows<32, 32>>,     run<RegisterRows<64, 32, 4>>, run<SharedRows<128, 8, 16>>,
 };
 
 }  // namespace

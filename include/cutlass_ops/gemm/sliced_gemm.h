@@ -19,6 +19,9 @@ struct SlicedGemm {
   using Threads = typename Mainloop::Threads;
   using Epilogue = SimtEpilogue<Tile, Chain, Sink, Threads>;
 
+  static_assert(Epilogue::Staging::kSlices == 2,
+                "half of the accumulators are a slice of the rows");
+
   struct Params {
     Problem problem;
     Raster raster;

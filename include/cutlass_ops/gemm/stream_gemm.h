@@ -32,6 +32,8 @@ struct StreamGemm {
   using Vector = typename Mainloop::Vector;
   static constexpr int kTileElements = Tile::kM * Tile::kN;
 
+  static_assert(Epilogue::Staging::kSlices == 2,
+                "half of the accumulators are a slice of the rows");
   static_assert(Mainloop::kVectors * 4 * Cta::kThreads == kTileElements,
                 "every finished accumulator is exchanged");
 

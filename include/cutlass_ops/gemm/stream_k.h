@@ -31,8 +31,8 @@ struct StreamK {
   int blocks;  ///< of k in a tile
   int rest, shares, tail, helpers;
 
-  /// A piece of a tail takes about as long as so many more blocks, which take 4 us: its
-  /// first loads, 64 KB to write, the next piece to find.
+  /// A piece of a tail takes about as long as so many more blocks, of 2.5 us each: its first loads,
+  /// 64 KB to write, the next piece to find.
   static constexpr int kPieceBlocks = 2;
 
   /// `ctas` is how many run at the same time.

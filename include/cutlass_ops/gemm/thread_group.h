@@ -2,9 +2,6 @@
 // them.
 #pragma once
 
-#include "cutlass/arch/barrier.h"
-#include "cutlass/cutlass.h"
-
 #include "cutlass_ops/epilogue/fragment.h"
 
 namespace cutlass_ops {
@@ -36,8 +33,9 @@ struct GroupThreads {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread % kThreads;
   }
+  /// CUTLASS's named barriers trap in code for GPUs before Hopper, which newer ones may translate.
   CUTLASS_OPS_DEVICE static void synchronize() {
-    cutlass::arch::NamedBarrier::sync(kThreads, unsigned(group()));
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + group()), "n"(kThreads) : "memory");
   }
   CUTLASS_OPS_DEVICE static bool finishes(int slice) { return slice == group(); }
 };

@@ -14,7 +14,7 @@ namespace gemm {
 
 /// Two stages in shared memory. While the CTA works on one, each thread carries its share of the
 /// next tile over into the other: a load and, three k later, the transposing stores of what came
-/// (some 800 cycles with two CTAs on the SM).
+/// (some 800 cycles with two tiles on the SM).
 ///
 /// Tiles that would reach over an edge are moved back inside, so that no load asks where it is: m,
 /// n and k must be at least a tile.

@@ -10,7 +10,8 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// A CTA tile 128 x 128 x 32 of eight warps, 8 x 8 accumulators a thread, two CTAs on an SM.
+/// A tile 128 x 128 x 32 of eight warps, 8 x 8 accumulators a thread, two of them on an SM: as two
+/// CTAs, or as two groups of one (SlicedMainloop).
 ///
 /// The type of the warp operator says which accumulators a thread holds, for the adapter; its own
 /// loop is not used. Lanes lie 4 along m by 8 along n, accumulators in blocks of 4 x 4.

@@ -42,14 +42,6 @@ struct FloatMax {
   CUTLASS_OPS_DEVICE static float combine(float a, float b) { return fmaxf(a, b); }
 };
 
-constexpr int next_power_of_two(int count) {
-  int power = 1;
-  while (power < count) {
-    power *= 2;
-  }
-  return power;
-}
-
 /// Combines over the kThreads threads that share a row: part of a warp, a warp, or the whole CTA,
 /// which may do so once per monoid, each having its own shared memory.
 template <class Monoid, int kThreads>
@@ -58,20 +50,19 @@ CUTLASS_OPS_DEVICE float reduce_threads(float value) {
     return epilogue::warp_reduce<Monoid, kThreads>(value);
   } else {
     constexpr int kWarps = kThreads / 32;
+    static_assert((kWarps & (kWarps - 1)) == 0, "the warps' numbers are reduced by lanes");
     __shared__ float partials[kWarps];
     value = epilogue::warp_reduce<Monoid>(value);
     if (threadIdx.x % 32 == 0) {
       partials[threadIdx.x / 32] = value;
     }
     __syncthreads();
-    constexpr int kLanes = next_power_of_two(kWarps);
-    int const lane = threadIdx.x % kLanes;
-    return epilogue::warp_reduce<Monoid, kLanes>(lane < kWarps ? partials[lane]
-                                                               : Monoid::identity());
+    return epilogue::warp_reduce<Monoid, kWarps>(partials[threadIdx.x % kWarps]);
   }
 }
 
-/// As `out` has it, so that a row of a result does not depend on how the source lies in memory.
+/// As `out` has it, so that a row of a result does not depend on how the source lies in memory
+/// (rows of up to 8 columns, which are not cut, may).
 template <class Rows, class Chain>
 CUTLASS_OPS_DEVICE RowCut cut_row(RowSoftmaxParams<Chain> const& params, int row, int columns) {
   return Rows::kHasEdges ? RowCut::make(row_of_out(params, row), columns) : RowCut{0, columns, 0};

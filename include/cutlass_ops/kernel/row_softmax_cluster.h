@@ -55,12 +55,10 @@ CUTLASS_OPS_DEVICE float cluster_scale(float largest, float sum, int rank) {
   }
   cluster_arrive();
   cluster_wait();
-  constexpr int kLanes = next_power_of_two(kCluster);
-  int const lane = int(threadIdx.x) % kLanes;
-  float2 const part = lane < kCluster ? parts[lane] : float2{-INFINITY, 0.0f};
-  float const row_largest = epilogue::warp_reduce<FloatMax, kLanes>(part.x);
+  float2 const part = parts[threadIdx.x % kCluster];  // a lane each
+  float const row_largest = epilogue::warp_reduce<FloatMax, kCluster>(part.x);
   float const row_sum =
-      epilogue::warp_reduce<epilogue::SumMonoid, kLanes>(part.y * expf(part.x - row_largest));
+      epilogue::warp_reduce<epilogue::SumMonoid, kCluster>(part.y * expf(part.x - row_largest));
   return expf(largest - row_largest) / row_sum;
 }
 #endif
