@@ -118,6 +118,10 @@ def _rising(first: int, last: int) -> list[int]:
     return sizes
 
 
-# Row lengths of the softmax measured alone; the rows are as many as make SOFTMAX_ELEMENTS.
-SOFTMAX_LENGTHS: Sequence[int] = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
+# Row lengths of the softmax measured alone, the largest of its configurations, and some between
+# them, odd ones too; the rows are as many as make SOFTMAX_ELEMENTS.
+SOFTMAX_LENGTHS: Sequence[int] = (
+    *(1024, 2048, 4096, 8192, 16384, 32768, 65536),
+    *(3001, 10_001, 20_000, 40_000, 50_257),
+)
 SOFTMAX_ELEMENTS = 1 << 27
