@@ -59,22 +59,20 @@ def linear_gelu_softmax(
     if isinstance(weight, PackedLinear):
         check_pack_use(op, weight, x, bias, 1, precision)
         bias, precision, weight = weight.bias, weight.precision, weight.weight
-    if calls.straight(x, weight, bias):
-        check_approximate(op, approximate)
-        mode = _mode(op, x, precision)
-        if not needs_grad(x, weight, bias):
-            return dispatch.run_softmax_head(op, x, weight, bias, approximate)[0]
-    else:
+    check_approximate(op, approximate)
+    straight = calls.straight(x, weight, bias)
+    if not straight:
         if autocast_active(x):
             options = {"approximate": approximate, "precision": precision}
             return without_autocast(linear_gelu_softmax, x, weight, bias, **options)
-        check_approximate(op, approximate)
         check_linear(op, x, weight, bias)
-        mode = _mode(op, x, precision)
-        if not needs_grad(x, weight, bias):
-            return calls.linear_gelu_softmax(x, weight, bias, approximate, mode)
-        if trace_refuses_functions():
-            return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
+    mode = _mode(op, x, precision)
+    if not needs_grad(x, weight, bias):
+        if straight:
+            return dispatch.run_softmax_head(op, x, weight, bias, approximate)[0]
+        return calls.linear_gelu_softmax(x, weight, bias, approximate, mode)
+    if trace_refuses_functions():
+        return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
     y, _ = autograd.linear_gelu_softmax(matrix(x), weight, bias, approximate, mode)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
 
@@ -137,29 +135,26 @@ def _pooled_head(
 ) -> Tensor:
     """The op on plain tensors; the weight may be ``folded`` rows into one, already."""
     op = "linear_avgpool_gelu_scale_max"
-    if type(kernel_size) is int and calls.straight(x, weight, bias):
-        check_columns(op, weight.shape[0])
-        check_kernel_size(op, kernel_size, weight.shape[0])
-        mode = _mode(op, x, precision)
-        if not needs_grad(x, weight, bias):
-            sizes = (kernel_size, scale, approximate, folded)
-            return dispatch.run_pooled_head(op, x, weight, bias, *sizes)
-    else:
+    straight = calls.straight(x, weight, bias)
+    if not straight:
         if autocast_active(x):
             options = (kernel_size, folded, scale, approximate, precision)
             return without_autocast(_pooled_head, x, weight, bias, *options)
         check_linear(op, x, weight, bias)
-        check_columns(op, weight.shape[0])
-        kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
-        mode = _mode(op, x, precision)
-        if not needs_grad(x, weight, bias):
-            return calls.linear_avgpool_gelu_scale_max(
-                x, weight, bias, kernel_size, scale, approximate, mode, folded
-            )
-        if trace_refuses_functions():
-            return reference.linear_avgpool_gelu_scale_max(
-                x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
-            )
+    check_columns(op, weight.shape[0])
+    kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
+    mode = _mode(op, x, precision)
+    if not needs_grad(x, weight, bias):
+        if straight:
+            width = int(kernel_size)  # a symbolic one cannot be looked up among the routes
+            return dispatch.run_pooled_head(op, x, weight, bias, width, scale, approximate, folded)
+        return calls.linear_avgpool_gelu_scale_max(
+            x, weight, bias, kernel_size, scale, approximate, mode, folded
+        )
+    if trace_refuses_functions():
+        return reference.linear_avgpool_gelu_scale_max(
+            x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
+        )
     y = autograd.linear_avgpool_gelu_scale_max(
         matrix(x), weight, bias, kernel_size, scale, approximate, mode
     )

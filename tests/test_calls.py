@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cutlass_ops import calls, ops
+from cutlass_ops import _library, calls, ops
 from cutlass_ops.nn import LinearAvgPoolGELUScaleMax, LinearGELUSoftmax
 
 
@@ -106,6 +106,48 @@ def test_transforms_traces_and_subclasses_take_the_registered_op(
     call(z.as_subclass(Subclass))
     assert call(z.to("meta")).device.type == "meta"
     assert went == []
+
+
+Operands = tuple[Tensor, Tensor, Tensor]
+
+
+@pytest.fixture
+def head(device: str, monkeypatch: pytest.MonkeyPatch) -> Operands:
+    """Operands of a head that go straight to the kernels, had the device any."""
+    monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
+    operands = linear_like(5, 9, 7, device)
+    assert calls.straight(*operands)
+    return operands
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_with_a_listener_nothing_goes_straight(listener: str, head: Operands) -> None:
+    with LISTENERS[listener]():
+        assert not calls.straight(*head)
+    assert calls.straight(*head)
+
+
+Function = Callable[[Tensor], Tensor]
+TRANSFORMS: dict[str, Callable[[Function, Tensor], object]] = {
+    "vmap": lambda function, x: torch.func.vmap(function)(x.unsqueeze(0)),
+    "grad": lambda function, x: torch.func.grad(function)(x),
+    "jit.trace": lambda function, x: torch.jit.trace(function, (x,), check_trace=False),
+    "compile": lambda function, x: torch.compile(function, backend="eager", fullgraph=True)(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_in_transforms_and_traces_nothing_goes_straight(transform: str, head: Operands) -> None:
+    x, weight, bias = head
+    answers: list[bool] = []
+
+    def function(x: Tensor) -> Tensor:
+        answers.append(calls.straight(x, weight, bias))
+        return x.sum()
+
+    TRANSFORMS[transform](function, x)
+    assert answers == [False]
 
 
 @pytest.mark.parametrize("op", BOTH, ids=repr)

@@ -173,6 +173,15 @@ def test_which_capability_runs_which_build(
         assert all(architecture in reason for architecture in built)
 
 
+@pytest.mark.parametrize("kind", ["cpu", "meta", "xpu"])
+def test_the_kernels_run_on_cuda_devices_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever CUDA device there is beside this one."""
+    monkeypatch.setattr(_library, "_driver_reason", lambda *versions: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    reason = _library.unsupported_reason.__wrapped__(torch.device(kind))
+    assert reason == f"the kernels are CUDA kernels, and do not run on {kind}"
+
+
 @pytest.mark.parametrize(
     ("driver", "runtime", "reason"),
     [

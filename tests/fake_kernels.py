@@ -1,0 +1,179 @@
+"""Stand-ins for the native ops, in PyTorch: what Python hands to the binary, where there is no GPU.
+
+What the binary would be handed is checked and computed by the reference instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from native import KERNELS, OPS
+from torch import Tensor
+from torch.testing import assert_close
+
+from cutlass_ops import _library, dispatch, plans, reference
+from cutlass_ops.epilogues import lookup
+
+GELU = {"gelu": "none", "gelu_tanh": "tanh"}
+LEADS = [(), (5,), (1,), (2, 3), (0,), (2, 0)]
+leads = pytest.mark.parametrize("lead", LEADS, ids=str)
+
+
+def takes(matrix: Tensor, vector: Tensor | None = None) -> None:
+    """What bindings.cpp demands of an operand."""
+    assert matrix.dim() == 2
+    assert matrix.shape[1] <= 1 or matrix.stride(1) == 1
+    assert vector is None or vector.stride() == (1,)
+
+
+def linear_head(
+    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+) -> Tensor:
+    """What an epilogue makes of operands that the binary takes, in one dimension."""
+    takes(x)
+    takes(weight, bias)
+    return lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
+
+
+def workspace_of(
+    name: str, params: Sequence[float], shape: Sequence[int], kernel: int, splits: int
+) -> int:
+    """What bindings.cpp makes of the choice of a plan."""
+    made = OPS._plan_for(name, params, *shape, plans.H200, KERNELS[kernel], splits)
+    return plans.Plan(*made).workspace
+
+
+class Kernels:
+    """Stand-ins for the native ops; ``ran`` lists their names."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def linear_epilogue(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        name: str,
+        params: Sequence[float],
+        kernel: int,
+        splits: int,
+        workspace: Tensor,
+        out: Tensor,
+    ) -> None:
+        self.ran.append("linear_epilogue")
+        assert out.is_contiguous()
+        made = OPS._plan_for(
+            name, params, len(x), *weight.shape, plans.H200, KERNELS[kernel], splits
+        )
+        assert workspace.numel() >= plans.Plan(*made).workspace
+        out.view(-1).copy_(linear_head(x, weight, bias, name, params))
+
+    def linear_softmax(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        kernel: int,
+        splits: int,
+        workspace: Tensor,
+        activation: str,
+        z: Tensor | None,
+        out: Tensor,
+    ) -> None:
+        linear = torch.empty_like(out) if z is None else z
+        self.linear_epilogue(x, weight, bias, "identity", (), kernel, splits, workspace, linear)
+        shape = len(x), len(weight)
+        self.row_softmax(linear.view(shape), None, activation, out.view(shape))
+        self.ran[-2:] = ["linear_softmax"]
+
+    def matrix_epilogue(
+        self,
+        z: Tensor,
+        bias: Tensor | None,
+        name: str,
+        params: Sequence[float],
+        workspace: Tensor,
+        out: Tensor,
+    ) -> None:
+        self.ran.append("matrix_epilogue")
+        takes(z, bias)
+        assert out.is_contiguous()
+        out.view(-1).copy_(lookup(name).reference(z if bias is None else z + bias, params).view(-1))
+
+    def row_softmax(self, z: Tensor, bias: Tensor | None, activation: str, out: Tensor) -> None:
+        self.ran.append("row_softmax")
+        takes(z, bias)
+        assert out.is_contiguous()
+        z = z if bias is None else z + bias
+        out.copy_(
+            reference.softmax(reference.gelu(z, GELU[activation]) if activation in GELU else z)
+        )
+
+    def fold_rows(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        kernel_size: int,
+        out: Tensor,
+        bias_out: Tensor | None,
+    ) -> None:
+        self.ran.append("fold_rows")
+        takes(weight, bias)
+        assert out.is_contiguous()
+        out.copy_(reference.fold_rows(weight, kernel_size))
+        assert (bias is None) == (bias_out is None)
+        if bias is not None and bias_out is not None:
+            assert bias_out.is_contiguous()
+            bias_out.copy_(reference.fold_rows(bias, kernel_size))
+
+    def folded_epilogue(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        name: str,
+        params: Sequence[float],
+        kernel: int,
+        splits: int,
+        memory: Tensor,
+        out: Tensor,
+    ) -> None:
+        self.ran.append("folded_epilogue")
+        assert out.is_contiguous()
+        windows = len(weight) // int(params[0])
+        shape = len(x), windows, weight.shape[1]
+        inner = workspace_of(name, (1.0, 1.0), shape, kernel, splits)
+        assert memory.numel() >= windows * (weight.shape[1] + 1) + inner
+        out.view(-1).copy_(linear_head(x, weight, bias, name, params))
+
+
+def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """Stand-ins in the place of the native ops, and any device as one that has kernels."""
+    if not _library.loaded():
+        pytest.skip("the plans come from the binary")
+    kernels = Kernels()
+    for name in vars(Kernels):
+        if not name.startswith("__"):
+            monkeypatch.setattr(dispatch, f"_{name}_native", getattr(kernels, name))
+    monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
+    monkeypatch.setattr(plans, "gpu", lambda index: plans.H200)
+    monkeypatch.setattr(plans, "_empty", {})
+    return kernels
+
+
+def operands(lead: tuple[int, ...], layout: str = "dense") -> tuple[Tensor, Tensor, Tensor]:
+    x, weight, bias = torch.randn(*lead, 7), torch.randn(9, 7), torch.randn(9)
+    if layout == "transposed":
+        weight = weight.t().contiguous().t()
+        bias = bias.repeat_interleave(2)[::2]
+    return x, weight, bias
+
+
+def agree(y: Tensor, expected: Tensor) -> None:
+    """A fresh tensor, too: a view made without grad refuses in-place operations with grad."""
+    assert_close(y, expected)
+    assert y.is_contiguous()
+    assert y._base is None

@@ -1,0 +1,210 @@
+"""From the functional API straight to the kernels: which operands, and with the same result.
+
+On the CPU against kernels of PyTorch; who listens to a call: test_calls.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_kernels import Kernels, agree, leads, operands, replace_kernels
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.testing import assert_close
+
+import cutlass_ops
+from cutlass_ops import _library, calls, dispatch, plans
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    return replace_kernels(monkeypatch)
+
+
+def pooled_head(x: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
+    return cutlass_ops.linear_avgpool_gelu_scale_max(
+        x, weight, bias, **({"kernel_size": 4} | options)
+    )
+
+
+HEADS: dict[str, Callable[..., Tensor]] = {
+    "A": cutlass_ops.linear_gelu_softmax,
+    "B": pooled_head,
+}
+both = pytest.mark.parametrize("op", HEADS.values(), ids=HEADS)
+
+
+def long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "straight", lambda *operands: False)
+
+
+@both
+@leads
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_straight_to_the_kernels(
+    op: Callable[..., Tensor],
+    lead: tuple[int, ...],
+    with_bias: bool,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, weight, bias = operands(lead)
+    arguments = (x, torch.nn.Parameter(weight), bias if with_bias else None)
+    with torch.no_grad():
+        assert calls.straight(*arguments)
+        y = op(*arguments)
+        assert len(kernels.ran) == (x.numel() > 0)
+        long_way(monkeypatch)
+        agree(y, op(*arguments))
+    assert len(kernels.ran) == (x.numel() > 0)  # a tensor on the CPU: the reference
+
+
+@both
+def test_straight_to_the_kernels_with_grad(
+    op: Callable[..., Tensor], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [t.requires_grad_() for t in operands((2, 3))]
+    y = op(*inputs)
+    found = torch.autograd.grad(y.square().sum(), inputs)
+    long_way(monkeypatch)
+    expected = op(*inputs)
+    assert_close(y, expected)
+    assert_close(found, torch.autograd.grad(expected.square().sum(), inputs))
+
+
+def test_a_pack_tells_how_many_rows_it_folded(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan depends on that: sums of means need shorter chains."""
+    asked: list[tuple[Any, ...]] = []
+    route = plans.pooled_route
+
+    def spy(*shape: Any) -> plans.PooledRoute:
+        asked.append(shape)
+        return route(*shape)
+
+    monkeypatch.setattr(plans, "pooled_route", spy)
+    x, weight, bias = operands((5,))
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=3)
+    y = cutlass_ops.linear_avgpool_gelu_scale_max(x, pack)
+    agree(y, pooled_head(x, weight, bias, kernel_size=3))
+    around = dispatch.linear_avgpool_gelu_scale_max(
+        x, pack.weight, pack.bias, 1, 1.0, "none", "ieee", 3
+    )
+    agree(y, around)
+    name = "avgpool_gelu_scale_max"
+    packed = (name, 5, 3, 7, 1, plans.H200, 3)
+    assert asked == [packed, (name, 5, 9, 7, 3, plans.H200, 1), packed]
+
+
+class Four(enum.IntEnum):
+    FOUR = 4
+
+
+def symbolic_four() -> Any:
+    return FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.empty(4)).shape[0]
+
+
+FOURS: dict[str, Callable[[], Any]] = {
+    "numpy": lambda: np.int64(4),
+    "enum": lambda: Four.FOUR,
+    "symbolic": symbolic_four,
+}
+
+
+@pytest.mark.parametrize("four", FOURS)
+def test_any_integer_is_a_kernel_size(four: str, kernels: Kernels) -> None:
+    arguments = operands((5,))
+    y = pooled_head(*arguments, kernel_size=FOURS[four]())
+    assert len(kernels.ran) == 1
+    agree(y, pooled_head(*arguments, kernel_size=4))
+
+
+class Subclass(Tensor):
+    pass
+
+
+def replaced(**others: Any) -> dict[str, Any]:
+    x, weight, bias = operands((5,))
+    return {"x": x, "weight": weight, "bias": bias} | others
+
+
+UNUSUAL: dict[str, Callable[[], dict[str, Any]]] = {
+    "a list": lambda: replaced(x=[[1.0] * 7]),
+    "None for x": lambda: replaced(x=None),
+    "a number for bias": lambda: replaced(bias=1.0),
+    "a scalar": lambda: replaced(x=torch.randn(())),
+    "another depth": lambda: replaced(x=torch.randn(5, 6)),
+    "a weight of one dimension": lambda: replaced(weight=torch.randn(7)),
+    "a weight of three dimensions": lambda: replaced(weight=torch.randn(9, 7, 1)),
+    "a bias of two dimensions": lambda: replaced(bias=torch.randn(9, 1)),
+    "a long bias": lambda: replaced(bias=torch.randn(10)),
+    "half x": lambda: replaced(x=torch.randn(5, 7).half()),
+    "half weight": lambda: replaced(weight=torch.randn(9, 7).half()),
+    "double bias": lambda: replaced(bias=torch.randn(9).double()),
+    "sparse x": lambda: replaced(x=torch.randn(5, 7).to_sparse_csr()),
+    "sparse weight": lambda: replaced(weight=torch.randn(9, 7).to_sparse()),
+    "sparse bias": lambda: replaced(bias=torch.randn(9).to_sparse()),
+    "weight elsewhere": lambda: replaced(weight=torch.randn(9, 7, device="meta")),
+    "bias elsewhere": lambda: replaced(bias=torch.randn(9, device="meta")),
+    "a subclass of x": lambda: replaced(x=torch.randn(5, 7).as_subclass(Subclass)),
+    "a subclass of weight": lambda: replaced(weight=torch.randn(9, 7).as_subclass(Subclass)),
+    "a subclass of bias": lambda: replaced(bias=torch.randn(9).as_subclass(Subclass)),
+    "double": lambda: {name: value.double() for name, value in replaced().items()},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("unusual", UNUSUAL)
+def test_what_does_not_go_straight(unusual: str, kernels: Kernels) -> None:
+    """It takes the long way, which refuses it, or has a meaning for it."""
+    assert calls.straight(*replaced().values())
+    assert not calls.straight(*UNUSUAL[unusual]().values())
+
+
+def test_nothing_goes_straight_to_a_device_without_kernels(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_library, "unsupported_reason", lambda device: f"no kernels on {device}")
+    assert not calls.straight(*operands((5,)))
+
+
+NO_ROWS = {"weight": torch.empty(0, 7), "bias": None, "kernel_size": 1}
+WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    ("AB", "approximate must be", {"approximate": "Tanh"}),
+    ("AB", "precision must be", {"precision": "tf32"}),
+    ("AB", "must be 'none' or 'tanh', got 1", {"approximate": 1, "precision": "tf32"}),
+    ("B", "got kernel_size 0 for N = 9", {"kernel_size": 0}),
+    ("B", "got kernel_size 10 for N = 9", {"kernel_size": 10}),
+    ("B", "kernel_size must be an int, got None", {"kernel_size": None}),
+    ("B", "kernel_size must be an int, got 4.0", {"kernel_size": 4.0}),
+    ("B", "the maximum needs N >= 1, got N = 0", NO_ROWS),
+]
+
+
+@pytest.mark.parametrize(
+    ("head", "message", "wrong"),
+    [(head, message, wrong) for heads, message, wrong in WRONG for head in heads],
+)
+def test_either_way_complains_of_the_same(
+    head: str,
+    message: str,
+    wrong: dict[str, Any],
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = replaced() | wrong
+    assert calls.straight(*(arguments[name] for name in ("x", "weight", "bias")))
+    with pytest.raises((TypeError, ValueError), match=message) as straight:
+        HEADS[head](**arguments)
+    long_way(monkeypatch)
+    with pytest.raises(straight.type, match=message) as around:
+        HEADS[head](**arguments)
+    assert str(straight.value) == str(around.value)
+    assert kernels.ran == []
