@@ -190,7 +190,7 @@ def test_no_depth(with_bias: bool, device: str) -> None:
     poison(device, 9, 70)
     x, weight = torch.empty(9, 0, device=device), torch.empty(70, 0, device=device)
     y = softmax_op().check(x, weight, bias)
-    assert same_bits(y[:1].expand(9, 70).contiguous(), y)
+    torch.testing.assert_close(y, y[:1].expand(9, 70), rtol=1e-6, atol=0)
     if bias is None:
         torch.testing.assert_close(y, torch.full_like(y, 1 / 70), rtol=1e-6, atol=0)
 

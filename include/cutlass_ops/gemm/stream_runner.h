@@ -2,9 +2,9 @@
 #pragma once
 
 #include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/dynamic_shared.h"
 #include "cutlass_ops/gemm/stream_gemm.h"
-#include "cutlass_ops/launch.h"
 
 namespace cutlass_ops {
 namespace gemm {
@@ -34,8 +34,10 @@ struct StreamRunner {
     int* const published =
         reinterpret_cast<int*>(exchange + std::int64_t{ctas} * Gemm::kTileElements);
     if (status.ok()) {
-      status = {cudaMemsetAsync(published, 0, sizeof(int) * (ctas + 1), stream),
-                "stream_gemm: flags"};
+      constexpr int kThreads = 256;
+      status = launch_dependent<clear_words<kThreads>>("stream_gemm: flags",
+                                                       ceil_div(ctas + 1, kThreads), kThreads, 0,
+                                                       stream, published, ctas + 1);
     }
     if (!status.ok()) {
       return status;
@@ -48,8 +50,8 @@ struct StreamRunner {
                                        {exchange, published, published + ctas},
                                        Mainloop::Params::make(problem),
                                        Gemm::Epilogue::Params::make(chain, sink, problem.n)};
-    return launch_with_shared("stream_gemm", stream_gemm<Gemm>, ctas, Gemm::Cta::kThreads,
-                              kSharedBytes, stream, params);
+    return launch_dependent<stream_gemm<Gemm>>("stream_gemm", ctas, Gemm::Cta::kThreads,
+                                               kSharedBytes, stream, params);
   }
 };
 
