@@ -36,8 +36,6 @@ struct GroupThreads {
   }
 
   /// CUTLASS's named barriers trap in code for GPUs before Hopper, which newer ones may translate.
-  /// The numbers of the barriers are in the instructions: racecheck does not follow one that is in
-  /// a register.
   CUTLASS_OPS_DEVICE static void synchronize() {
     asm volatile(
         "{ .reg .pred first; setp.eq.s32 first, %0, 0;"
