@@ -25,7 +25,7 @@ import cutlass_ops
 # Test modules share oracle, strategies and the like, and the repository root stays off sys.path, so
 # that an installed wheel is tested and not the checkout.
 sys.path.insert(0, os.path.dirname(__file__))
-pytest.register_assert_rewrite("fused", "gradients", "native", "oracle")
+pytest.register_assert_rewrite("fake_kernels", "fused", "gradients", "native", "oracle")
 
 # The first example pays for lazy initialisation, and a shared machine may stall: no deadlines.
 _COMMON = {
@@ -144,3 +144,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"oracle: {allowed} of {judged} results passed by the allowance alone (tests/oracle.py)"
             + (failed if oracle.allowance_is_overused() else "")
         )
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`fake_kernels.Kernels`: what Python hands to the binary, without a GPU."""
+    from fake_kernels import replace_kernels  # behind register_assert_rewrite
+
+    return replace_kernels(monkeypatch)

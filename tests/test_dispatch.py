@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fake_kernels import Kernels, agree, leads, operands, replace_kernels
+from fake_kernels import Kernels, agree, leads, operands
 from native import force_folding
 
 from cutlass_ops import dispatch, reference
 from cutlass_ops.packing import pack_linear
 
 approximations = pytest.mark.parametrize("approximate", ["none", "tanh"])
-
-
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
-    return replace_kernels(monkeypatch)
 
 
 @leads

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_kernels import Kernels, agree, leads, operands, replace_kernels
+from fake_kernels import Kernels, agree, leads, operands
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -20,11 +20,6 @@ from torch.testing import assert_close
 
 import cutlass_ops
 from cutlass_ops import _library, calls, dispatch, plans
-
-
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
-    return replace_kernels(monkeypatch)
 
 
 def pooled_head(x: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
