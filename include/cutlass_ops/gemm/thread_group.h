@@ -37,12 +37,9 @@ struct GroupThreads {
 
   /// CUTLASS's named barriers trap in code for GPUs before Hopper, which newer ones may translate.
   CUTLASS_OPS_DEVICE static void synchronize() {
-    asm volatile(
-        "{ .reg .pred first; setp.eq.s32 first, %0, 0;"
-        " @first bar.sync 1, %1; @!first bar.sync 2, %1; }" ::"r"(group()),
-        "n"(kThreads)
-        : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + group()), "n"(kThreads) : "memory");
   }
+
   CUTLASS_OPS_DEVICE static bool finishes(int slice) { return slice == group(); }
 };
 
