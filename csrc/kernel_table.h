@@ -3,7 +3,7 @@
 
 namespace cutlass_ops {
 
-enum class KernelFamily { kSkinny, kSimt, kTransposing, kSliced, kStreamK };
+enum class KernelFamily { kSkinny, kSimt, kTransposing, kStreamK };
 
 struct KernelInfo {
   char const* name;
@@ -37,7 +37,7 @@ inline constexpr KernelInfo kKernels[kKernelCount] = {
     {"simt_128x128x8", KernelFamily::kSimt, 128, 128, 8, 8, 2, 46.5, 3000.0},
     {"simt_128x256x8", KernelFamily::kSimt, 128, 256, 8, 8, 1, 49.2, 3000.0},
     {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 55.8, 6000.0},
-    {"sliced_k_128x128x32", KernelFamily::kSliced, 128, 128, 32, 16, 1, 55.8, 8000.0},
+    {"sliced_k_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 16, 1, 55.8, 8000.0},
     {"stream_k_128x128x32", KernelFamily::kStreamK, 128, 128, 32, 16, 1, 55.8, 6000.0},
 };
 

@@ -23,11 +23,7 @@ struct Bias {
     }
     // A fragment may start beyond the last column, in a tile that sticks out: valid <= 0 reads
     // nothing.
-    Fragment<kWidth> const b = load_columns<kWidth>(bias + column, columns - column, vectorized);
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kWidth; ++i) {
-      z[i] += b[i];
-    }
+    z += load_columns<kWidth>(bias + column, columns - column, vectorized);
     return z;
   }
 };

@@ -30,6 +30,14 @@ struct alignas(kWidth_ % 4 == 0 ? 16 : 4) Fragment {
 
   CUTLASS_OPS_HOST_DEVICE float& operator[](int i) { return values[i]; }
   CUTLASS_OPS_HOST_DEVICE float operator[](int i) const { return values[i]; }
+
+  CUTLASS_OPS_HOST_DEVICE Fragment& operator+=(Fragment const& other) {
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] += other.values[i];
+    }
+    return *this;
+  }
 };
 
 /// Reads `kWidth` columns at `pointer`, which holds `valid` of them; the rest are zero.

@@ -45,11 +45,7 @@ struct MatrixSource {
     Fragment<kWidth> total = read(pointer);
     CUTLASS_OPS_UNROLL_BY(8)
     for (int split = 1; split < splits; ++split) {
-      Fragment<kWidth> const part = read(pointer + split * split_stride);
-      CUTLASS_OPS_UNROLL
-      for (int i = 0; i < kWidth; ++i) {
-        total[i] += part[i];
-      }
+      total += read(pointer + split * split_stride);
     }
     return total;
   }

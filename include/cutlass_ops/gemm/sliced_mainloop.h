@@ -73,7 +73,8 @@ struct SlicedMainloop {
     add_up(storage, accumulators);
   }
 
-  /// The vectors of the accumulators that this thread's group finishes: `visit(index, elements)`.
+  /// The accumulators that this thread's group finishes, four at a time: `visit(index, vector)` may
+  /// change them.
   template <class Visit>
   CUTLASS_OPS_DEVICE static void visit_finished(Accumulators& accumulators, Visit visit) {
     visit_half(accumulators, Threads::group(), visit);
@@ -113,9 +114,23 @@ struct SlicedMainloop {
       if (candidate == half) {
         CUTLASS_OPS_UNROLL
         for (int i = 0; i < kVectors; ++i) {
-          visit(i, &accumulators[4 * (candidate * kVectors + i)]);
+          visit_vector(&accumulators[4 * (candidate * kVectors + i)], i, visit);
         }
       }
+    }
+  }
+
+  template <class Visit>
+  CUTLASS_OPS_DEVICE static void visit_vector(float* elements, int index, Visit visit) {
+    Vector vector;
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Vector::kWidth; ++i) {
+      vector[i] = elements[i];
+    }
+    visit(index, vector);
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Vector::kWidth; ++i) {
+      elements[i] = vector[i];
     }
   }
 
@@ -124,22 +139,12 @@ struct SlicedMainloop {
   CUTLASS_OPS_DEVICE static void add_up(SharedStorage& storage, Accumulators& accumulators) {
     int const group = Threads::group();
     int const thread = Threads::index();
-    visit_half(accumulators, 1 - group, [&](int i, float const* elements) {
-      Vector vector;
-      CUTLASS_OPS_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        vector[j] = elements[j];
-      }
+    visit_half(accumulators, 1 - group, [&](int i, Vector const& vector) {
       storage.groups[group].sums[i][thread] = vector;
     });
     __syncthreads();
-    visit_half(accumulators, group, [&](int i, float* elements) {
-      Vector const vector = storage.groups[1 - group].sums[i][thread];
-      CUTLASS_OPS_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        elements[j] += vector[j];
-      }
-    });
+    visit_half(accumulators, group,
+               [&](int i, Vector& vector) { vector += storage.groups[1 - group].sums[i][thread]; });
   }
 };
 

@@ -120,14 +120,8 @@ struct StreamGemm {
   CUTLASS_OPS_DEVICE static void publish(StreamExchange const& exchange, int slot,
                                          Accumulators& accumulators) {
     Vector* const target = place(exchange, slot);
-    Mainloop::visit_finished(accumulators, [&](int i, float const* elements) {
-      Vector vector;
-      CUTLASS_OPS_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        vector[j] = elements[j];
-      }
-      target[i * Cta::kThreads] = vector;
-    });
+    Mainloop::visit_finished(
+        accumulators, [&](int i, Vector const& vector) { target[i * Cta::kThreads] = vector; });
     cutlass::Barrier::arrive_inc(exchange.published, threadIdx.x, slot);
   }
 
@@ -140,13 +134,8 @@ struct StreamGemm {
       int const slot = params.cut.slot(tile, index);
       cutlass::Barrier::wait_eq(params.exchange.published, threadIdx.x, slot, 1);
       Vector const* const source = place(params.exchange, slot);
-      Mainloop::visit_finished(accumulators, [&](int i, float* elements) {
-        Vector const vector = source[i * Cta::kThreads];
-        CUTLASS_OPS_UNROLL
-        for (int j = 0; j < 4; ++j) {
-          elements[j] += vector[j];
-        }
-      });
+      Mainloop::visit_finished(accumulators,
+                               [&](int i, Vector& vector) { vector += source[i * Cta::kThreads]; });
     }
   }
 };

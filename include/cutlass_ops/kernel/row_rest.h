@@ -105,25 +105,14 @@ struct RowRest {
           other[j] = first[i * kStep + j];
         }
       }
-      Fragment z = slot(i);
-      CUTLASS_OPS_UNROLL
-      for (int j = 0; j < kWidth; ++j) {
-        z[j] += other[j];
-      }
-      slot(i) = z;
+      other += slot(i);
+      slot(i) = other;
     }
   }
 
   CUTLASS_OPS_HOST_DEVICE void add(epilogue::MatrixSource const& source, epilogue::Bias const& bias,
                                    int row) const {
-    float const* first = source.data + row * source.row_stride + column;
-    CUTLASS_OPS_UNROLL_BY(1)
-    for (int rest = source.splits - 1; rest >= 0; --rest) {
-      first = rest > 0 ? first + source.split_stride : bias.bias + column;
-      if (rest > 0 || bias.bias != nullptr) {
-        add(first);
-      }
-    }
+    visit_addends(source, bias, row, column, [this](float const* first) { add(first); });
   }
 
   template <class Chain>

@@ -44,6 +44,23 @@ struct Loaded {
   }
 };
 
+/// What is added to `row` of the first part of the source, from `column` on: the parts of the other
+/// splits, and the bias.
+template <class Add>
+CUTLASS_OPS_HOST_DEVICE void visit_addends(epilogue::MatrixSource const& source,
+                                           epilogue::Bias const& bias, int row, int column,
+                                           Add add) {
+  float const* first = source.data + row * source.row_stride + column;
+  // One loop for both, and not unrolled: two copies of `add` are more than the registers take.
+  CUTLASS_OPS_UNROLL_BY(1)
+  for (int rest = source.splits - 1; rest >= 0; --rest) {
+    first = rest > 0 ? first + source.split_stride : bias.bias + column;
+    if (rest > 0 || bias.bias != nullptr) {
+      add(first);
+    }
+  }
+}
+
 /// What one thread holds of a row: fragments of its body, neighbouring threads holding neighbouring
 /// ones, and at most one column of its edges. The cut is that of the row of `out`; another row of
 /// memory that lies otherwise beside the 16-byte boundaries is read column by column.
@@ -128,10 +145,7 @@ struct RowShare {
       read(other, first, begin);
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < kBatch; ++i) {
-        CUTLASS_OPS_UNROLL
-        for (int j = 0; j < kWidth; ++j) {
-          z[begin + i][j] += other[i][j];
-        }
+        z[begin + i] += other[i];
       }
     }
     edge += other_edge;
@@ -140,16 +154,8 @@ struct RowShare {
   /// source + bias.
   CUTLASS_OPS_HOST_DEVICE void load(epilogue::MatrixSource const& source,
                                     epilogue::Bias const& bias, int row) {
-    float const* first = source.data + row * source.row_stride + column;
-    load(first);
-    // One loop for both, and not unrolled: two copies of add() are more than the registers take.
-    CUTLASS_OPS_UNROLL_BY(1)
-    for (int rest = source.splits - 1; rest >= 0; --rest) {
-      first = rest > 0 ? first + source.split_stride : bias.bias + column;
-      if (rest > 0 || bias.bias != nullptr) {
-        add(first);
-      }
-    }
+    load(source.data + row * source.row_stride + column);
+    visit_addends(source, bias, row, column, [this](float const* first) { add(first); });
   }
 
   /// Takes the share through the chain; its largest element. Beyond the last column stays -inf.
