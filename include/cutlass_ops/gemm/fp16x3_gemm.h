@@ -1,0 +1,114 @@
+// Kernel of "fp16x3": warp-specialised, persistent. One warp feeds the shared memory, two
+// warpgroups multiply and run the epilogue.
+#pragma once
+
+#include "cutlass/arch/reg_reconfig.h"
+
+#include "cutlass_ops/dependent_launch.h"
+#include "cutlass_ops/gemm/fp16x3_epilogue.h"
+#include "cutlass_ops/gemm/fp16x3_mainloop.h"
+#include "cutlass_ops/gemm/problem.h"
+
+namespace cutlass_ops {
+namespace gemm {
+
+template <class Tile_, class Chain, class Sink>
+struct Fp16x3Gemm {
+  using Tile = Tile_;
+  using Mainloop = Fp16x3Mainloop<Tile>;
+  using Epilogue = Fp16x3Epilogue<Tile, Chain, Sink>;
+  using Pipeline = typename Mainloop::Pipeline;
+  using PipelineState = typename Mainloop::PipelineState;
+
+  struct Params {
+    typename Mainloop::Params mainloop;
+    typename Epilogue::Params epilogue;
+    Raster raster;  ///< of clusters
+    int tiles_of_k;
+    int tiles_per_split;
+  };
+
+  struct SharedStorage {
+    typename Mainloop::SharedStorage mainloop;
+    typename Epilogue::SharedStorage epilogue;
+    typename Pipeline::SharedStorage pipeline;
+  };
+
+  CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage) {
+    int const group = __shfl_sync(0xffffffffu, threadIdx.x / Tile::kGroupThreads, 0);
+    int const rank = int(cute::block_rank_in_cluster());
+    typename Pipeline::Params pipeline_params;
+    pipeline_params.transaction_bytes = Mainloop::kStageBytes;
+    pipeline_params.role =
+        group == 0 ? Pipeline::ThreadCategory::Producer : Pipeline::ThreadCategory::Consumer;
+    pipeline_params.is_leader = threadIdx.x == 0;
+    pipeline_params.num_consumers = Tile::kConsumers;
+    Pipeline pipeline(storage.pipeline, pipeline_params, typename Mainloop::ClusterShape{});
+    if constexpr (Tile::kCluster > 1) {
+      cute::cluster_arrive_relaxed();
+      cute::cluster_wait();
+    } else {
+      __syncthreads();
+    }
+    if (group == 0) {
+      cutlass::arch::warpgroup_reg_dealloc<24>();
+      if (threadIdx.x == 0) {
+        produce(params, storage, pipeline, rank);
+      }
+    } else {
+      cutlass::arch::warpgroup_reg_alloc<240>();
+      consume(params, storage, pipeline, rank);
+    }
+  }
+
+ private:
+  /// `visit(tile, begin, end)` for each item of this CTA: its tile, and tiles of k.
+  template <class Visit>
+  CUTLASS_OPS_DEVICE static void visit_items(Params const& params, int rank, Visit visit) {
+    unsigned const clusters = gridDim.x / Tile::kCluster;
+    unsigned const items = unsigned(params.raster.ctas());
+    CUTLASS_OPS_UNROLL_BY(1)
+    for (unsigned item = blockIdx.x / Tile::kCluster; item < items; item += clusters) {
+      TileCoordinate tile = params.raster.locate(item);
+      tile.tile_m = tile.tile_m * Tile::kCluster + rank;
+      int const begin = min(params.tiles_of_k, tile.split * params.tiles_per_split);
+      visit(tile, begin, min(params.tiles_of_k, begin + params.tiles_per_split));
+    }
+  }
+
+  CUTLASS_OPS_DEVICE static void produce(Params const& params, SharedStorage& storage,
+                                         Pipeline& pipeline, int rank) {
+    Mainloop::prefetch(params.mainloop);
+    wait_for_predecessor();
+    PipelineState state = cutlass::make_producer_start_state<Pipeline>();
+    visit_items(params, rank, [&](TileCoordinate const& tile, int begin, int end) {
+      Mainloop::load(params.mainloop, pipeline, state, tile.tile_m, tile.tile_n, begin, end, rank,
+                     storage.mainloop);
+    });
+    pipeline.producer_tail(state);  // a CTA of a cluster must not end while others copy to it
+  }
+
+  CUTLASS_OPS_DEVICE static void consume(Params const& params, SharedStorage& storage,
+                                         Pipeline& pipeline, int rank) {
+    int const thread = int(threadIdx.x) - Tile::kGroupThreads;
+    wait_for_predecessor();
+    PipelineState state;
+    visit_items(params, rank, [&](TileCoordinate const& tile, int begin, int end) {
+      typename Mainloop::Accumulators accumulators;
+      Mainloop::multiply(pipeline, state, end - begin, thread, storage.mainloop, accumulators);
+      Epilogue::run(params.epilogue, storage.epilogue, accumulators, thread, tile);
+    });
+  }
+};
+
+template <class Gemm>
+__global__ void __launch_bounds__(Gemm::Tile::kThreads, 1) fp16x3_gemm(
+    __grid_constant__ typename Gemm::Params const params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char shared[];
+  Gemm::run(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared));
+#endif
+}
+
+}  // namespace gemm
+}  // namespace cutlass_ops
