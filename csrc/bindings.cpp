@@ -13,6 +13,7 @@
 #include "linear.h"
 #include "matrix_slots.h"
 #include "operands.h"
+#include "pair_memory.h"
 #include "row_kernels.h"
 
 namespace cutlass_ops {
@@ -39,15 +40,24 @@ struct Choice {
   std::int64_t splits;
 };
 
-Plan plan_of(Choice choice, EpilogueShape const& shape, gemm::Problem const& problem) {
+/// `packed`: the halves of the weight need no room.
+Plan plan_of(Choice choice, EpilogueShape const& shape, gemm::Problem const& problem, bool packed) {
   int const kernel = kernel_of(choice.kernel);
-  // Stream-K alone asks for the GPU.
-  Gpu const gpu{kernel == kStreamK128x128 ? multiprocessors() : 1, 0};
-  std::optional<Plan> const plan = make_plan(
-      request_of(shape, problem.m, problem.n, problem.k, gpu, 1), kernel, extent(choice.splits));
+  // Two kernels ask for the GPU.
+  bool const asks = kernel == kStreamK128x128 || kernel == kFp16x3;
+  Gpu const gpu{asks ? multiprocessors() : 1, 0};
+  std::optional<Plan> const plan =
+      make_plan(request_of(shape, problem.m, problem.n, problem.k, gpu, 1, true, packed), kernel,
+                extent(choice.splits));
   STD_TORCH_CHECK(plan.has_value(), "this plan cannot run ", problem.m, " x ", problem.n, " x ",
                   problem.k);
   return *plan;
+}
+
+gemm::Fp16Pairs pairs_of(Operands const& operands, Tensor const& pairs, int rows, int k) {
+  float const* const memory = operands.dense(pairs, "pairs", PairMemory(rows, k).elements);
+  STD_TORCH_CHECK(epilogue::is_aligned(memory), "pairs must be 16-byte aligned");
+  return pairs_in(memory, rows, k);
 }
 
 /// A linear layer with the epilogue `name`: what does not depend on how it runs.
@@ -66,8 +76,12 @@ struct LinearTask {
     call.stream = operands.stream();
   }
 
-  void set_plan(Operands const& operands, Choice choice, Tensor const& workspace) {
-    call.plan = plan_of(choice, shape, call.problem);
+  void set_plan(Operands const& operands, Choice choice, Tensor const& workspace,
+                std::optional<Tensor> const& pairs) {
+    call.plan = plan_of(choice, shape, call.problem, pairs.has_value());
+    if (pairs) {
+      call.weight_pairs = pairs_of(operands, *pairs, call.problem.n, call.problem.k);
+    }
     call.workspace = operands.dense(workspace, "workspace", call.plan.workspace);
     STD_TORCH_CHECK(call.plan.ctas == 0 || epilogue::is_aligned(call.workspace),
                     "workspace must be 16-byte aligned");
@@ -80,12 +94,14 @@ struct LinearTask {
 
 void linear_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
                      std::vector<double> params, std::int64_t kernel, std::int64_t splits,
-                     Tensor workspace, Tensor out) {
+                     Tensor workspace, Tensor out, std::optional<Tensor> pairs) {
   Operands const operands(x);
   LinearTask task(operands, x, weight, bias, name, params);
-  task.set_plan(operands, {kernel, splits}, workspace);
+  task.set_plan(operands, {kernel, splits}, workspace, pairs);
   task.call.out = task.output(operands, out);
+  check(make_pairs(task.call));
   check(run_linear(task.epilogue, task.call));
+  check(repair_linear(task.epilogue, task.call));
 }
 
 void matrix_epilogue(Tensor z, std::optional<Tensor> bias, std::string name,
@@ -132,19 +148,22 @@ void row_softmax(Tensor z, std::optional<Tensor> bias, std::string activation, T
 
 /// Op A in one crossing from Python, which costs the host microseconds each time. Where `z` is
 /// wanted, the GEMM leaves it there. Otherwise its accumulators go to memory as they are, and the
-/// softmax, which waits for memory, adds splits and bias.
+/// softmax, which waits for memory, adds splits and bias: where halves leave NaN in place of an
+/// infinity, the row becomes NaN all the same.
 void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t kernel,
                     std::int64_t splits, Tensor workspace, std::string activation,
-                    std::optional<Tensor> z, Tensor out) {
+                    std::optional<Tensor> z, Tensor out, std::optional<Tensor> pairs) {
   Operands const operands(x);
   LinearTask task(operands, x, weight, bias, "identity", {});
-  task.set_plan(operands, {kernel, splits}, workspace);
+  task.set_plan(operands, {kernel, splits}, workspace, pairs);
   LinearCall& call = task.call;
+  check(make_pairs(call));
   int const rows = call.problem.m;
   int const columns = call.problem.n;
   if (z) {
     call.out = task.output(operands, *z);
     check(run_linear(task.epilogue, call));
+    check(repair_linear(task.epilogue, call));
     run_softmax(operands, epilogue::MatrixSource::make(call.out, columns, columns), rows,
                 std::nullopt, activation, out);
     return;
@@ -155,6 +174,19 @@ void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias, std::in
               epilogue::MatrixSource::make(partials, columns, columns, call.plan.splits,
                                            std::int64_t{rows} * columns),
               rows, bias, activation, out);
+}
+
+void split_rows(Tensor weight, std::int64_t kernel_size, Tensor pairs) {
+  Operands const operands(weight);
+  std::int64_t const stride = row_stride(weight);
+  int const columns = extent(weight.size(1));
+  STD_TORCH_CHECK(kernel_size >= 1 && kernel_size <= extent(weight.size(0)), "a window of ",
+                  kernel_size, " rows does not fit ", weight.size(0));
+  int const rows = int(weight.size(0) / kernel_size);
+  float* const memory = operands.dense(pairs, "pairs", PairMemory(rows, columns).elements);
+  STD_TORCH_CHECK(epilogue::is_aligned(memory), "pairs must be 16-byte aligned");
+  check(run_split_rows(operands.data(weight), stride, int(kernel_size), true, memory, rows, columns,
+                       operands.stream()));
 }
 
 void fold_rows(Tensor weight, std::optional<Tensor> bias, std::int64_t kernel_size, Tensor out,
@@ -191,9 +223,9 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   unpooled[0] = 1.0;
   call.problem.n = problem.n / window;
   call.problem.weight_stride = problem.k;
-  call.plan =
-      plan_of({kernel, splits}, shape_of(whole.epilogue, unpooled, call.problem.n), call.problem);
-  FoldedMemory const parts(call.problem.n, problem.k, call.plan.workspace);
+  call.plan = plan_of({kernel, splits}, shape_of(whole.epilogue, unpooled, call.problem.n),
+                      call.problem, true);
+  FoldedMemory const parts(call.problem.n, problem.k, call.plan.kernel, call.plan.workspace);
   float* const means = operands.dense(memory, "memory", parts.elements);
   STD_TORCH_CHECK(epilogue::is_aligned(means), "memory must be 16-byte aligned");
   float* const means_bias = bias ? means + parts.bias : nullptr;
@@ -201,8 +233,21 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   call.arguments = arguments_of(means_bias, unpooled);
   call.workspace = means + parts.workspace;
 
-  check(run_fold_rows(problem.weight, problem.weight_stride, whole.call.arguments.bias, problem.n,
-                      problem.k, window, means, means_bias, call.stream));
+  if (call.plan.kernel == kFp16x3) {
+    call.weight_pairs = pairs_in(means, call.problem.n, problem.k);
+    check(run_split_rows(problem.weight, problem.weight_stride, window, true, means, call.problem.n,
+                         problem.k, call.stream));
+    if (bias) {
+      check(run_fold_rows(problem.weight, problem.weight_stride, whole.call.arguments.bias,
+                          problem.n, 0, window, nullptr, means_bias, call.stream));
+    }
+    check(make_pairs(call));
+    whole.call.x_pairs = call.x_pairs;
+    whole.call.weight_pairs = call.weight_pairs;
+  } else {
+    check(run_fold_rows(problem.weight, problem.weight_stride, whole.call.arguments.bias, problem.n,
+                        problem.k, window, means, means_bias, call.stream));
+  }
   check(run_linear(whole.epilogue, call));
   check(whole.epilogue.refine(whole.call));
 }
@@ -227,4 +272,5 @@ STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CUDA, library) {
   library.impl("_folded_epilogue", TORCH_BOX(&cutlass_ops::folded_epilogue));
   library.impl("_row_softmax", TORCH_BOX(&cutlass_ops::row_softmax));
   library.impl("_fold_rows", TORCH_BOX(&cutlass_ops::fold_rows));
+  library.impl("_split_rows", TORCH_BOX(&cutlass_ops::split_rows));
 }

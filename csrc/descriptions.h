@@ -47,10 +47,11 @@ inline int kernel_of(std::int64_t index) {
 }
 
 inline PlanRequest request_of(EpilogueShape const& shape, std::int64_t m, std::int64_t n,
-                              std::int64_t k, Gpu gpu, std::int64_t folded) {
+                              std::int64_t k, Gpu gpu, std::int64_t folded, bool fp16x3,
+                              bool packed) {
   STD_TORCH_CHECK(folded >= 1, "folded must be positive, got ", folded);
-  return {extent(m), extent(n),     extent(k), shape.window, shape.reduces, shape.fragment_width,
-          gpu,       extent(folded)};
+  return {extent(m), extent(n),      extent(k), shape.window, shape.reduces, shape.fragment_width,
+          gpu,       extent(folded), fp16x3,    packed};
 }
 
 }  // namespace cutlass_ops

@@ -5,15 +5,18 @@
 #include <cstdint>
 
 #include "cutlass_ops/ceil_div.h"
+#include "kernel_table.h"
+#include "pair_memory.h"
 
 namespace cutlass_ops {
 
-/// Memory of a call that folds: the means of W and of the bias, then the workspace.
+/// Memory of a call that folds: the means of W, or their halves, and of the bias, then the
+/// workspace.
 struct FoldedMemory {
   std::int64_t bias, workspace, elements;  ///< where they begin, each 16-byte aligned; and the end
 
-  FoldedMemory(std::int64_t windows, std::int64_t k, std::int64_t workspace_elements)
-      : bias(ceil_div(windows * k, 4) * 4),
+  FoldedMemory(std::int64_t windows, int k, int kernel, std::int64_t workspace_elements)
+      : bias(kernel == kFp16x3 ? PairMemory(windows, k).elements : ceil_div(windows * k, 4) * 4),
         workspace(bias + ceil_div(windows, 4) * 4),
         elements(workspace + workspace_elements) {}
 };

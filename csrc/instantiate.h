@@ -4,6 +4,7 @@
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/chain.h"
+#include "cutlass_ops/gemm/fp16x3_runner.h"
 #include "cutlass_ops/gemm/portable_mainloop.h"
 #include "cutlass_ops/gemm/runner.h"
 #include "cutlass_ops/gemm/sliced_gemm.h"
@@ -13,6 +14,7 @@
 #include "cutlass_ops/kernel/combine_rows.h"
 #include "cutlass_ops/kernel/matrix_epilogue.h"
 #include "cutlass_ops/kernel/refine_nonfinite.h"
+#include "cutlass_ops/kernel/repair_rows.h"
 #include "kernel_table.h"
 #include "matrix_slots.h"
 #include "registry.h"
@@ -89,6 +91,15 @@ Status run_stream(LinearCall const& call, Chain const& chain, Sink const& sink, 
   return run(problem, chain, sink, call.plan.ctas, exchange, call.stream);
 }
 
+/// The tensor cores, on halves that are there (make_pairs).
+template <class Chain, class Sink>
+Status run_fp16x3(LinearCall const& call, Chain const& chain, Sink const& sink) {
+  using Tile = gemm::Fp16x3Tile<128, 128, 64, 3, 1, 1>;
+  check_table<kFp16x3, Tile>();
+  return gemm::Fp16x3Runner<gemm::Fp16x3Gemm<Tile, Chain, Sink>>::run(
+      call.x_pairs, call.weight_pairs, chain, sink, call.plan.splits, call.plan.ctas, call.stream);
+}
+
 /// Runs one kernel of the SIMT families.
 template <class Chain, class Sink>
 Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Sink const& sink,
@@ -114,9 +125,14 @@ Status run_simt(int kernel, gemm::Problem const& problem, Chain const& chain, Si
 /// Runs the kernel of a plan, any but the skinny one; a reduction has so many slots to a row.
 template <class Chain, class Sink>
 Status run_kernel(LinearCall const& call, Chain const& chain, Sink const& sink, int slots) {
-  return call.plan.kernel == kStreamK128x128
-             ? run_stream(call, chain, sink, slots)
-             : run_simt(call.plan.kernel, call.problem, chain, sink, call.plan.splits, call.stream);
+  switch (call.plan.kernel) {
+    case kStreamK128x128:
+      return run_stream(call, chain, sink, slots);
+    case kFp16x3:
+      return run_fp16x3(call, chain, sink);
+    default:
+      return run_simt(call.plan.kernel, call.problem, chain, sink, call.plan.splits, call.stream);
+  }
 }
 
 template <class Description>
@@ -170,13 +186,22 @@ struct Launchers {
   }
 
   static Status refine(LinearCall const& call) {
+    Chain const steps = chain(call.arguments, call.problem.n);
+    int const output_columns = call.problem.n / steps.window();
+    std::int64_t const ctas = grid_stride_ctas(call.problem.m, 1);
+    constexpr int kThreads = kernel::RefineNonfiniteConfig::kThreads;
     if constexpr (Sink::kReduces) {
-      Chain const steps = chain(call.arguments, call.problem.n);
-      kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps,
-                                                        call.problem.n / steps.window(), call.out};
+      kernel::RefineNonfiniteParams<Chain> const params{
+          call.problem, steps, output_columns, call.out, call.x_pairs, call.weight_pairs};
       return launch_dependent<kernel::refine_nonfinite<Chain, typename Sink::Monoid>>(
-          "refine_nonfinite", grid_stride_ctas(call.problem.m, 1),
-          kernel::RefineNonfiniteConfig::kThreads, 0, call.stream, params);
+          "refine_nonfinite", ctas, kThreads, 0, call.stream, params);
+    } else if (call.x_pairs.halves != nullptr) {
+      kernel::RepairRowsParams<Chain, Sink> const params{
+          call.problem,     steps,          Sink::make(call.out, output_columns, 1),
+          steps.window(),   output_columns, call.x_pairs,
+          call.weight_pairs};
+      return launch_dependent<kernel::repair_rows<Chain, Sink>>("repair_rows", ctas, kThreads, 0,
+                                                                call.stream, params);
     } else {
       return {cudaErrorInvalidValue, "refine_nonfinite: the description reduces nothing"};
     }

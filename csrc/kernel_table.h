@@ -3,7 +3,7 @@
 
 namespace cutlass_ops {
 
-enum class KernelFamily { kSkinny, kSimt, kTransposing, kStreamK };
+enum class KernelFamily { kSkinny, kSimt, kTransposing, kStreamK, kFp16x3 };
 
 struct KernelInfo {
   char const* name;
@@ -13,7 +13,7 @@ struct KernelInfo {
   int tile_k;       ///< shares of k are multiples of it
   int warps;        ///< of a CTA
   int ctas_per_sm;  ///< that fit
-  double tflops;    ///< on a full H200 (132 SMs); the ratios carry over to other GPUs
+  double tflops;    ///< 2 m n k / time, on a full H200 (132 SMs); the ratios carry over
   double wave_ns;   ///< what a wave of CTAs takes besides: first loads, epilogue
 };
 
@@ -26,6 +26,7 @@ enum KernelIndex {
   kTransposing128x128,
   kSliced128x128,
   kStreamK128x128,
+  kFp16x3,
   kKernelCount
 };
 
@@ -39,6 +40,7 @@ inline constexpr KernelInfo kKernels[kKernelCount] = {
     {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 55.8, 6000.0},
     {"sliced_k_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 16, 1, 55.8, 8000.0},
     {"stream_k_128x128x32", KernelFamily::kStreamK, 128, 128, 32, 16, 1, 55.8, 6000.0},
+    {"fp16x3_128x128x64", KernelFamily::kFp16x3, 128, 128, 64, 12, 1, 255.0, 3000.0},
 };
 
 }  // namespace cutlass_ops

@@ -9,7 +9,15 @@ namespace cutlass_ops {
 /// stream-K alone, unless they lie there.
 Status run_partial_gemm(LinearCall const& call, float* partials);
 
-/// The GEMM with its epilogue, by the way that the plan says.
+/// The halves that the plan's kernel wants, if it does: those of x, and those of the weight unless
+/// the call has them.
+Status make_pairs(LinearCall& call);
+
+/// The GEMM with its epilogue, by the way that the plan says; the halves have been made.
 Status run_linear(Epilogue const& epilogue, LinearCall const& call);
+
+/// Computes again, from the operands themselves, what depends on infinities and NaN that halves
+/// cannot hold.
+Status repair_linear(Epilogue const& epilogue, LinearCall const& call);
 
 }  // namespace cutlass_ops

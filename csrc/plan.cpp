@@ -7,6 +7,7 @@
 #include "cutlass_ops/ceil_div.h"
 #include "kernel_table.h"
 #include "matrix_slots.h"
+#include "pair_memory.h"
 #include "stream_memory.h"
 
 namespace cutlass_ops {
@@ -35,7 +36,7 @@ constexpr double kLeastGain = 0.03;
 double warp_efficiency(double warps) { return std::min(1.0, 0.3 + 0.075 * warps); }
 
 bool own_mainloop(KernelInfo const& kernel) {
-  return kernel.family != KernelFamily::kSkinny && kernel.family != KernelFamily::kSimt;
+  return kernel.family == KernelFamily::kTransposing || kernel.family == KernelFamily::kStreamK;
 }
 
 /// CTAs that run at the same time.
@@ -79,6 +80,19 @@ double stream_ns(KernelInfo const& kernel, PlanRequest const& request) {
          kStreamNs + double(shares - 1) * kCollectNs;
 }
 
+/// CTAs take whole tiles, or splits of them, one after the other; the operands are split into
+/// halves before.
+double fp16x3_ns(KernelInfo const& kernel, PlanRequest const& request, int splits) {
+  double const item_ns = 2.0 * kernel.tile_m * kernel.tile_n *
+                         double(ceil_div(ceil_div(request.k, kernel.tile_k), splits)) *
+                         kernel.tile_k / (kernel.tflops * 1e3 / kReferenceSms);
+  std::int64_t const items = tiles_of(kernel, request) * splits;
+  double const rounds = double(ceil_div(items, resident_ctas(kernel, request)));
+  double const elements = double(request.k) * (request.m + (request.packed ? 0.0 : request.n));
+  double const halves_ns = 8.0 * elements / kBytesPerNs * kReferenceSms / request.gpu.sm_count;
+  return rounds * (item_ns + kernel.wave_ns) + halves_ns + (request.packed ? 2.0 : 4.0) * kLaunchNs;
+}
+
 /// The skinny kernel reads W once per row group, or is bound by its arithmetic.
 double skinny_ns(PlanRequest const& request, int splits) {
   KernelInfo const& kernel = kKernels[kSkinny];
@@ -115,11 +129,12 @@ int splits_for_accuracy(PlanRequest const& request) {
   return std::max(1, int(std::ceil(chain / bound)));
 }
 
-/// Splits of k that a kernel must have. The skinny one adds up 32 chains as it is, and stream-K
-/// cuts k in its own way.
+/// Splits of k that a kernel must have. The skinny one adds up 32 chains as it is, stream-K cuts k
+/// in its own way, and the errors of fp16x3 do not grow with k.
 int least_splits(KernelInfo const& kernel, PlanRequest const& request) {
-  bool const fixed =
-      kernel.family == KernelFamily::kSkinny || kernel.family == KernelFamily::kStreamK;
+  bool const fixed = kernel.family == KernelFamily::kSkinny ||
+                     kernel.family == KernelFamily::kStreamK ||
+                     kernel.family == KernelFamily::kFp16x3;
   return fixed ? 1 : splits_for_accuracy(request);
 }
 
@@ -133,8 +148,12 @@ bool accurate(KernelInfo const& kernel, PlanRequest const& request) {
          splits_for_accuracy(request);
 }
 
-/// The transposing mainloop moves tiles that reach over an edge back inside.
+/// The transposing mainloop moves tiles that reach over an edge back inside; there is no tensor map
+/// of a matrix without elements.
 bool takes(KernelInfo const& kernel, PlanRequest const& request) {
+  if (kernel.family == KernelFamily::kFp16x3) {
+    return request.m > 0 && request.n > 0 && request.k > 0;
+  }
   return !own_mainloop(kernel) ||
          (request.m >= kernel.tile_m && request.n >= kernel.tile_n && request.k >= kernel.tile_k);
 }
@@ -143,7 +162,11 @@ bool takes(KernelInfo const& kernel, PlanRequest const& request) {
 
 // The transposing mainloop was made for Hopper's 228 KB of shared memory, which Blackwell's data
 // centre GPUs have too; it was measured on an H200 alone.
+// Warpgroup products are of compute capability 9.0 alone.
 bool runs_on(int kernel, Gpu gpu) {
+  if (kKernels[kernel].family == KernelFamily::kFp16x3) {
+    return gpu.capability == 90;
+  }
   return !own_mainloop(kKernels[kernel]) || (gpu.capability >= 90 && gpu.capability < 110);
 }
 
@@ -162,13 +185,15 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
   plan.kernel = kernel;
   plan.splits = splits;
   bool const stream = info.family == KernelFamily::kStreamK;
+  bool const fp16x3 = info.family == KernelFamily::kFp16x3;
   plan.direct = simt && splits == 1 && info.tile_n % request.window == 0;
   if (stream && !plan.direct) {
     return std::nullopt;
   }
-  double ns = stream ? stream_ns(info, request)
-              : simt ? gemm_ns(info, request, plan)
-                     : skinny_ns(request, splits);
+  double ns = stream   ? stream_ns(info, request)
+              : fp16x3 ? fp16x3_ns(info, request, splits)
+              : simt   ? gemm_ns(info, request, plan)
+                       : skinny_ns(request, splits);
   if (plan.direct) {
     plan.workspace = request.reduces && tiles_n > 1 ? request.m * tiles_n : 0;
     ns += request.reduces && tiles_n > 1 ? kLaunchNs : 0.0;
@@ -183,6 +208,12 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
         matrix_workspace(request.m, int(output_columns), request.fragment_width, request.reduces);
     ns += partials_ns(request, splits);
   }
+  if (fp16x3) {
+    plan.ctas = request.gpu.sm_count * info.ctas_per_sm;
+    plan.pairs = ceil_div(plan.workspace, 4) * 4;
+    plan.workspace = plan.pairs + PairMemory(request.m, request.k).elements +
+                     (request.packed ? 0 : PairMemory(request.n, request.k).elements);
+  }
   plan.nanoseconds = std::int64_t(ns);
   return plan;
 }
@@ -195,7 +226,8 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   std::optional<Plan> best;
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
     KernelInfo const& info = kKernels[kernel];
-    if (!runs_on(kernel, request.gpu) || !takes(info, request) || !accurate(info, request)) {
+    if (!runs_on(kernel, request.gpu) || !takes(info, request) || !accurate(info, request) ||
+        (info.family == KernelFamily::kFp16x3 && !request.fp16x3)) {
       continue;
     }
     int const least = least_splits(info, request);
@@ -205,7 +237,7 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
         break;
       }
       std::optional<Plan> const plan = make_plan(request, kernel, splits);
-      if (!plan || (best && splits > least && plan->workspace > most_workspace)) {
+      if (!plan || (best && splits > least && plan->pairs_or_workspace() > most_workspace)) {
         continue;
       }
       bool const dearer = best && plan->workspace > std::max(kSmallWorkspace, best->workspace);
@@ -218,13 +250,16 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   return best;
 }
 
-bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu) {
+bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu, bool fp16x3) {
   if (kernel_size == 1) {
     return false;
   }
   int const windows = n / kernel_size;
-  std::optional<Plan> const pooled = choose_plan({m, n, k, kernel_size, true, 1, gpu, 1});
-  std::optional<Plan> const folded = choose_plan({m, windows, k, 1, true, 1, gpu, kernel_size});
+  std::optional<Plan> const pooled =
+      choose_plan({m, n, k, kernel_size, true, 1, gpu, 1, fp16x3, false});
+  // Folding leaves the means in the form that the kernel wants.
+  std::optional<Plan> const folded =
+      choose_plan({m, windows, k, 1, true, 1, gpu, kernel_size, fp16x3, true});
   if (!pooled || !folded) {
     return !pooled;
   }

@@ -15,7 +15,11 @@ struct Plan {
   std::int64_t workspace = 0;    ///< floats
   std::int64_t nanoseconds = 0;  ///< estimate on the GPU asked about
   bool direct = true;  ///< the epilogue runs in the GEMM; otherwise partials go through memory
-  int ctas = 0;        ///< of a stream-K kernel; does not cross the binding
+  int ctas = 0;        ///< of a kernel whose CTAs take several items; does not cross the binding
+  std::int64_t pairs = 0;  ///< where in the workspace the halves begin; neither does this
+
+  /// Floats of workspace that the number of splits decides about.
+  std::int64_t pairs_or_workspace() const { return pairs > 0 ? pairs : workspace; }
 };
 
 /// What a plan depends on of the GPU.
@@ -31,7 +35,9 @@ struct PlanRequest {
   bool reduces;        ///< the output is one number per row
   int fragment_width;  ///< output columns that a thread evaluates at a time
   Gpu gpu;
-  int folded;  ///< each row of the weight is the mean of so many rows of the layer's
+  int folded;   ///< each row of the weight is the mean of so many rows of the layer's
+  bool fp16x3;  ///< the tensor cores may be used
+  bool packed;  ///< the halves of the weight are there
 };
 
 /// The plan that is estimated to be the fastest; none where no kernel can run.
@@ -46,7 +52,7 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
 
 /// Whether folding W for windows of `kernel_size` and a GEMM on the result beats the pooled
 /// epilogue on all of W.
-bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu);
+bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu, bool fp16x3);
 
 /// One line for people.
 std::string describe(Plan const& plan);

@@ -11,6 +11,7 @@
 #include "folded_memory.h"
 #include "kernel_table.h"
 #include "matrix_slots.h"
+#include "pair_memory.h"
 #include "plan.h"
 
 namespace cutlass_ops {
@@ -29,9 +30,10 @@ Gpu gpu_of(std::vector<std::int64_t> const& gpu) {
 
 std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m,
                                std::int64_t n, std::int64_t k, std::vector<std::int64_t> gpu,
-                               std::int64_t folded) {
+                               std::int64_t folded, bool fp16x3, bool packed) {
   EpilogueShape const shape = shape_of(epilogue_of(name), params, extent(n));
-  std::optional<Plan> const best = choose_plan(request_of(shape, m, n, k, gpu_of(gpu), folded));
+  PlanRequest const request = request_of(shape, m, n, k, gpu_of(gpu), folded, fp16x3, packed);
+  std::optional<Plan> const best = choose_plan(request);
   STD_TORCH_CHECK(best.has_value(), "no kernel can run ", m, " x ", n, " x ", k,
                   ": a launch takes at most 2^31 - 1 tiles");
   return list_of(*best);
@@ -39,9 +41,9 @@ std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std
 
 std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params, std::int64_t m,
                                    std::int64_t n, std::int64_t k, std::vector<std::int64_t> gpu,
-                                   std::string kernel, std::int64_t splits) {
+                                   std::string kernel, std::int64_t splits, bool packed) {
   EpilogueShape const shape = shape_of(epilogue_of(name), params, extent(n));
-  PlanRequest const request = request_of(shape, m, n, k, gpu_of(gpu), 1);
+  PlanRequest const request = request_of(shape, m, n, k, gpu_of(gpu), 1, true, packed);
   for (int index = 0; index < kKernelCount; ++index) {
     if (kernel == kKernels[index].name) {
       STD_TORCH_CHECK(runs_on(index, request.gpu), kernel, " cannot run on this GPU");
@@ -66,14 +68,19 @@ std::int64_t matrix_workspace_for(std::string name, std::vector<double> params, 
   return matrix_workspace(extent(m), extent(n / shape.window), shape.fragment_width, shape.reduces);
 }
 
-std::int64_t folded_memory(std::int64_t windows, std::int64_t k, std::int64_t workspace) {
-  return FoldedMemory(extent(windows), extent(k), workspace).elements;
+std::int64_t folded_memory(std::int64_t windows, std::int64_t k, std::int64_t kernel,
+                           std::int64_t workspace) {
+  return FoldedMemory(extent(windows), extent(k), kernel_of(kernel), workspace).elements;
+}
+
+std::int64_t fp16_pairs_elements(std::int64_t rows, std::int64_t k) {
+  return PairMemory(extent(rows), extent(k)).elements;
 }
 
 bool choose_folding_for(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t kernel_size,
-                        std::vector<std::int64_t> gpu) {
+                        std::vector<std::int64_t> gpu, bool fp16x3) {
   STD_TORCH_CHECK(kernel_size >= 1, "kernel_size must be positive, got ", kernel_size);
-  return choose_folding(extent(m), extent(n), extent(k), extent(kernel_size), gpu_of(gpu));
+  return choose_folding(extent(m), extent(n), extent(k), extent(kernel_size), gpu_of(gpu), fp16x3);
 }
 
 template <class Items, class Name>
@@ -117,6 +124,7 @@ STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CompositeExplicitAutograd, library) {
   library.impl("_plan_for", TORCH_BOX(&cutlass_ops::plan_for));
   library.impl("_describe_plan", TORCH_BOX(&cutlass_ops::describe_plan));
   library.impl("_folded_memory", TORCH_BOX(&cutlass_ops::folded_memory));
+  library.impl("_fp16_pairs_elements", TORCH_BOX(&cutlass_ops::fp16_pairs_elements));
   library.impl("_matrix_workspace", TORCH_BOX(&cutlass_ops::matrix_workspace_for));
   library.impl("_choose_folding", TORCH_BOX(&cutlass_ops::choose_folding_for));
   library.impl("_cuda_versions", TORCH_BOX(&cutlass_ops::cuda_versions));

@@ -9,6 +9,7 @@
 
 #include "cutlass_ops/epilogue/arguments.h"
 #include "cutlass_ops/epilogue/matrix_source.h"
+#include "cutlass_ops/gemm/fp16_pairs.h"
 #include "cutlass_ops/gemm/problem.h"
 #include "cutlass_ops/status.h"
 #include "plan.h"
@@ -30,6 +31,9 @@ struct LinearCall {
   float* workspace;
   float* out;
   cudaStream_t stream;
+  /// For the fp16x3 kernel. Those of the weight may be there before the call.
+  gemm::Fp16Pairs x_pairs;
+  gemm::Fp16Pairs weight_pairs;
 };
 
 struct MatrixCall {
@@ -46,7 +50,7 @@ struct Epilogue {
   EpilogueShape (*shape)(epilogue::Arguments const&, int columns);
   Status (*run_gemm)(LinearCall const&);    ///< the GEMM with the epilogue in it (plan.direct)
   Status (*run_matrix)(MatrixCall const&);  ///< the epilogue alone
-  Status (*refine)(LinearCall const&);      ///< kernel::refine_nonfinite, where rows are reduced
+  Status (*refine)(LinearCall const&);      ///< what folding and halves do to infinities, repaired
 };
 
 /// nullptr where no description has that name, or where several claim it.

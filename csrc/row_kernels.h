@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <string>
 
 #include "cutlass_ops/epilogue/arguments.h"
@@ -17,6 +18,11 @@ enum class Activation { kIdentity, kGelu, kGeluTanh };
 /// source itself.
 Status run_row_softmax(epilogue::MatrixSource const& source, int rows, float const* bias,
                        Activation activation, float* out, cudaStream_t stream);
+
+/// The halves, in memory that PairMemory lays out, of `rows` means of `kernel_size` consecutive
+/// rows of the source. `flags`: a weight's, whose rows without halves are looked for by the flag.
+Status run_split_rows(float const* source, std::int64_t stride, int kernel_size, bool flags,
+                      float* memory, int rows, int columns, cudaStream_t stream);
 
 /// out[rows / kernel_size, columns] = means of `kernel_size` consecutive rows of weight[rows,
 /// columns]; bias_out[rows / kernel_size] = those of bias[rows], unless it is nullptr.

@@ -92,7 +92,7 @@ def pooled_route(
     scale = 1.0  # a plan does not depend on it
     if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu):
         plan = linear_plan(name, (1.0, scale), m, windows, k, gpu, kernel_size)
-        return PooledRoute(rows, True, plan, OPS._folded_memory(windows, k, plan.workspace))
+        return PooledRoute(rows, True, plan, OPS._folded_memory(windows, k, plan.kernel, plan.workspace))
     plan = linear_plan(name, (float(kernel_size), scale), m, rows, k, gpu, folded)
     return PooledRoute(rows, False, plan, plan.workspace)
 

@@ -33,14 +33,16 @@ PUBLIC_SCHEMAS = (
 # they take the choice, ``kernel`` and ``splits``.
 NATIVE_SCHEMAS = (
     "_linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
-    " int splits, Tensor(a!) workspace, Tensor(b!) out) -> ()",
+    " int splits, Tensor(a!) workspace, Tensor(b!) out, Tensor? pairs=None) -> ()",
     "_linear_softmax(Tensor x, Tensor weight, Tensor? bias, int kernel, int splits,"
-    " Tensor(a!) workspace, str activation, Tensor(b!)? z, Tensor(c!) out) -> ()",
+    " Tensor(a!) workspace, str activation, Tensor(b!)? z, Tensor(c!) out, Tensor? pairs=None)"
+    " -> ()",
     "_matrix_epilogue(Tensor z, Tensor? bias, str name, float[] params, Tensor(a!) workspace,"
     " Tensor(b!) out) -> ()",
     "_row_softmax(Tensor z, Tensor? bias, str activation, Tensor(a!) out) -> ()",
     "_fold_rows(Tensor weight, Tensor? bias, int kernel_size, Tensor(a!) out,"
     " Tensor(b!)? bias_out) -> ()",
+    "_split_rows(Tensor weight, int kernel_size, Tensor(a!) pairs) -> ()",
     "_refine_nonfinite(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
     " Tensor(a!) out) -> ()",
     "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
@@ -50,13 +52,16 @@ NATIVE_SCHEMAS = (
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan
 # and plans.Gpu name them.
 QUERY_SCHEMAS = (
-    "_plan(str name, float[] params, int m, int n, int k, int[] gpu, int folded=1) -> int[]",
+    "_plan(str name, float[] params, int m, int n, int k, int[] gpu, int folded=1,"
+    " bool fp16x3=False, bool packed=False) -> int[]",
     "_plan_for(str name, float[] params, int m, int n, int k, int[] gpu, str kernel,"
-    " int splits) -> int[]",
+    " int splits, bool packed=False) -> int[]",
     "_describe_plan(int[] plan) -> str",
-    "_folded_memory(int windows, int k, int workspace) -> int",
+    "_folded_memory(int windows, int k, int kernel, int workspace) -> int",
+    "_fp16_pairs_elements(int rows, int k) -> int",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
-    "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu) -> bool",
+    "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu,"
+    " bool fp16x3=False) -> bool",
     "_cuda_versions() -> int[]",
     "_build_info() -> str",
 )

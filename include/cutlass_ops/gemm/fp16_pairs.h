@@ -7,21 +7,26 @@
 #include <cstdint>
 
 #include "cutlass_ops/ceil_div.h"
-#include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/gemm/fp16_scale.h"
 
 namespace cutlass_ops {
 namespace gemm {
 
-/// row = (high + low) * first * second, for the two factors of its scale: their product alone may
-/// lie outside of float's range.
+/// A row is scales[row].apply(high + low). That of a row with an infinity or NaN is NaN, and so is
+/// what comes of it.
 struct Fp16Pairs {
   static constexpr int kPitchMultiple = 8;  ///< TMA wants strides of 16 bytes
 
-  __half const* halves;  ///< [2, rows, pitch]: high, low; 16-byte aligned
-  float2 const* scales;  ///< [rows]
+  __half const* halves;     ///< [2, rows, pitch]: high, low; 16-byte aligned
+  Fp16Scale const* scales;  ///< [rows]
   int rows;
   int columns;
   int pitch;
+  int const* flag;  ///< not 0 if the scale of any row is NaN
+
+  CUTLASS_OPS_HOST_DEVICE bool is_finite(int row) const {
+    return scales[row].first == scales[row].first;
+  }
 
   static constexpr int pitch_of(int columns) {
     return int(ceil_div(columns, kPitchMultiple)) * kPitchMultiple;

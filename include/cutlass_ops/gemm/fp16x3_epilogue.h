@@ -16,18 +16,19 @@ namespace gemm {
 struct ScaledRow {
   float const* row;  ///< shared memory, first column of the tile
   int first_column;
-  float2 x_scale;
-  float2 const* w_scales;  ///< of all columns
+  Fp16Scale x_scale;
+  Fp16Scale const* w_scales;  ///< of all columns
   int columns;
 
-  /// Factor by factor: products of factors may leave float's range where the result is in it.
+  /// Of both scales the first factors first: each is the root of a scale, so that a result in
+  /// float's range stays there all the way.
   template <int kWidth>
   CUTLASS_OPS_DEVICE epilogue::Fragment<kWidth> load(int, int column) const {
     auto z = epilogue::load_columns<kWidth>(row + column - first_column, kWidth, true);
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < kWidth; ++i) {
-      float2 const w_scale = column + i < columns ? w_scales[column + i] : float2{};
-      z[i] = z[i] * x_scale.x * w_scale.x * x_scale.y * w_scale.y;
+      Fp16Scale const w_scale = column + i < columns ? w_scales[column + i] : Fp16Scale{};
+      z[i] = z[i] * x_scale.first * w_scale.first * x_scale.second * w_scale.second;
     }
     return z;
   }
@@ -43,8 +44,8 @@ struct Fp16x3Epilogue {
     Sink sink;
     int window;          ///< columns of the linear per output column; divides Tile::kN
     int output_columns;  ///< of the whole problem
-    float2 const* x_scales;
-    float2 const* w_scales;
+    Fp16Scale const* x_scales;
+    Fp16Scale const* w_scales;
     int rows;
     int columns;
 

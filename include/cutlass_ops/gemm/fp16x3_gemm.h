@@ -105,8 +105,8 @@ template <class Gemm>
 __global__ void __launch_bounds__(Gemm::Tile::kThreads, 1) fp16x3_gemm(
     __grid_constant__ typename Gemm::Params const params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) unsigned char shared[];
-  Gemm::run(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared));
+  extern __shared__ __align__(1024) unsigned char fp16x3_shared[];
+  Gemm::run(params, *reinterpret_cast<typename Gemm::SharedStorage*>(fp16x3_shared));
 #endif
 }
 

@@ -34,6 +34,7 @@ struct Fp16x3Tile {
   static constexpr int kGroupThreads = 128;
   static constexpr int kConsumers = 2 * kGroupThreads;  ///< a warpgroup for 64 rows
   static constexpr int kThreads = kConsumers + kGroupThreads;
+  static constexpr int kCtasPerSm = 1;
   static_assert(kM == 128, "64 rows to a warpgroup");
 };
 

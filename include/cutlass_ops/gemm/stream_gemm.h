@@ -140,17 +140,6 @@ struct StreamGemm {
   }
 };
 
-/// Zeros for the words that a StreamExchange wants so: a kernel, behind which the next one is ready
-/// to start, where a memset would be waited for.
-template <int kThreads>
-__global__ void clear_words(int* words, int count) {
-  wait_for_predecessor();
-  release_successor();
-  if (int const word = blockIdx.x * kThreads + threadIdx.x; word < count) {
-    words[word] = 0;
-  }
-}
-
 template <class Gemm>
 __global__ void __launch_bounds__(Gemm::Cta::kThreads, Gemm::Cta::kCtasPerSm) stream_gemm(
     __grid_constant__ typename Gemm::Params const params) {

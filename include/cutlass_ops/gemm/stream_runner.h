@@ -5,6 +5,7 @@
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/dynamic_shared.h"
 #include "cutlass_ops/gemm/stream_gemm.h"
+#include "cutlass_ops/kernel/clear_words.h"
 
 namespace cutlass_ops {
 namespace gemm {
@@ -35,9 +36,9 @@ struct StreamRunner {
         reinterpret_cast<int*>(exchange + std::int64_t{ctas} * Gemm::kTileElements);
     if (status.ok()) {
       constexpr int kThreads = 256;
-      status = launch_dependent<clear_words<kThreads>>("stream_gemm: flags",
-                                                       ceil_div(ctas + 1, kThreads), kThreads, 0,
-                                                       stream, published, ctas + 1);
+      status = launch_dependent<kernel::clear_words<kThreads>>(
+          "stream_gemm: flags", ceil_div(ctas + 1, kThreads), kThreads, 0, stream, published,
+          ctas + 1);
     }
     if (!status.ok()) {
       return status;

@@ -1,9 +1,13 @@
-// Repairs what folding a weight does to infinite inputs.
+// Repairs what folding a weight, or splitting operands into halves, does to infinite inputs.
 //
-// mean_j(inf * w_j) is NaN where the weights of a window differ in sign, but inf * mean_j(w_j) is
+// Folding: mean_j(inf * w_j) is NaN where the weights of a window differ in sign, but inf *
+// mean_j(w_j) is
 // +-inf. Only a row whose result is infinite can be wrong: a folded -inf is NaN after GELU either
 // way, and a folded NaN implies a true NaN. Such rows are rare, so this kernel looks at the
 // results, and recomputes only rows where x itself holds an infinity.
+//
+// Halves: there are none of a row with an infinity or NaN. All that depends on one is computed
+// again, from the operands themselves.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +16,7 @@
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/epilogue/row_reduce.h"
 #include "cutlass_ops/epilogue/row_sum.h"
+#include "cutlass_ops/gemm/fp16_pairs.h"
 #include "cutlass_ops/gemm/problem.h"
 
 namespace cutlass_ops {
@@ -26,7 +31,15 @@ struct RefineNonfiniteParams {
   gemm::Problem problem;
   Chain chain;  ///< of the unfolded description
   int output_columns;
-  float* out;  ///< [m], results of the folded path, repaired in place
+  float* out;               ///< [m], results of the folded path, repaired in place
+  gemm::Fp16Pairs x_pairs;  ///< without halves where no operand was split
+  gemm::Fp16Pairs weight_pairs;
+
+  /// Whether the row is to be looked at, or where x and W were split, computed again.
+  CUTLASS_OPS_DEVICE bool suspects(std::int64_t row) const {
+    return x_pairs.halves == nullptr ? bool(isinf(out[row]))
+                                     : *weight_pairs.flag != 0 || !x_pairs.is_finite(int(row));
+  }
 };
 
 /// Source that computes a pre-activation when it is asked for one: a dot product per column, by the
@@ -68,10 +81,10 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfin
   int const warp = threadIdx.x / 32;
   // 64 bits: a step of up to 2^20 CTAs can pass the limit of rows, 2^31 - 4097.
   for (std::int64_t row = blockIdx.x; row < problem.m; row += gridDim.x) {
-    if (!isinf(params.out[row])) {
+    if (!params.suspects(row)) {
       continue;
     }
-    bool infinite_input = false;
+    bool infinite_input = params.x_pairs.halves != nullptr;
     for (int k = threadIdx.x; k < problem.k; k += kThreads) {
       infinite_input |= bool(isinf(problem.x[row * problem.x_stride + k]));
     }

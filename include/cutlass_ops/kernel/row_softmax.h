@@ -13,7 +13,7 @@
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/epilogue/matrix_source.h"
 #include "cutlass_ops/epilogue/row_sum.h"
-#include "cutlass_ops/epilogue/warp_reduce.h"
+#include "cutlass_ops/kernel/reduce_threads.h"
 #include "cutlass_ops/kernel/row_cut.h"
 #include "cutlass_ops/kernel/row_share.h"
 
@@ -34,31 +34,6 @@ struct RowSoftmaxParams {
 template <class Chain>
 CUTLASS_OPS_DEVICE float* row_of_out(RowSoftmaxParams<Chain> const& params, int row) {
   return params.out + std::int64_t{row} * params.columns;
-}
-
-/// Unlike epilogue::MaxMonoid it drops NaN, which comes back through the sum.
-struct FloatMax {
-  CUTLASS_OPS_DEVICE static float identity() { return -INFINITY; }
-  CUTLASS_OPS_DEVICE static float combine(float a, float b) { return fmaxf(a, b); }
-};
-
-/// Combines over the kThreads threads that share a row: part of a warp, a warp, or the whole CTA,
-/// which may do so once per monoid, each having its own shared memory.
-template <class Monoid, int kThreads>
-CUTLASS_OPS_DEVICE float reduce_threads(float value) {
-  if constexpr (kThreads <= 32) {
-    return epilogue::warp_reduce<Monoid, kThreads>(value);
-  } else {
-    constexpr int kWarps = kThreads / 32;
-    static_assert((kWarps & (kWarps - 1)) == 0, "the warps' numbers are reduced by lanes");
-    __shared__ float partials[kWarps];
-    value = epilogue::warp_reduce<Monoid>(value);
-    if (threadIdx.x % 32 == 0) {
-      partials[threadIdx.x / 32] = value;
-    }
-    __syncthreads();
-    return epilogue::warp_reduce<Monoid, kWarps>(partials[threadIdx.x % kWarps]);
-  }
 }
 
 /// As `out` has it, so that a row of a result does not depend on how the source lies in memory

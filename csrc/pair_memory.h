@@ -1,0 +1,33 @@
+// How gemm::Fp16Pairs lie in float memory: for the plan and the queries, which size it, and the
+// launchers, which lay them out.
+#pragma once
+
+#include <cstdint>
+
+#include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/gemm/fp16_pairs.h"
+
+namespace cutlass_ops {
+
+/// Halves, then scales, then the flag.
+struct PairMemory {
+  std::int64_t scales, flag, elements;  ///< where they begin, and the end, 16-byte aligned
+
+  PairMemory(std::int64_t rows, int columns)
+      : scales(rows * gemm::Fp16Pairs::pitch_of(columns)),
+        flag(scales + 2 * rows),
+        elements(ceil_div(flag + 1, 4) * 4) {}
+};
+
+/// The pairs of a [rows, columns] matrix in memory that is 16-byte aligned.
+inline gemm::Fp16Pairs pairs_in(float const* memory, int rows, int columns) {
+  PairMemory const parts(rows, columns);
+  return {reinterpret_cast<__half const*>(memory),
+          reinterpret_cast<gemm::Fp16Scale const*>(memory + parts.scales),
+          rows,
+          columns,
+          gemm::Fp16Pairs::pitch_of(columns),
+          reinterpret_cast<int const*>(memory + parts.flag)};
+}
+
+}  // namespace cutlass_ops

@@ -1,0 +1,30 @@
+// The power of two under which a row is split into fp16 halves.
+#pragma once
+
+#include <cmath>
+
+#include "cutlass_ops/epilogue/fragment.h"
+
+namespace cutlass_ops {
+namespace gemm {
+
+/// The scale brings the row's largest magnitude into [2^14, 2^15), the highest binade of fp16 from
+/// which no rounding overflows. Two factors, for a row of denormals wants 2^163.
+struct Fp16Scale {
+  float first, second;
+
+  /// For a row whose largest magnitude is this; 1 for a row of zeros.
+  CUTLASS_OPS_HOST_DEVICE static Fp16Scale of(float largest) {
+    int const exponent = largest > 0.0f ? 14 - ilogbf(largest) : 0;
+    int const half = exponent / 2;
+    return {ldexpf(1.0f, half), ldexpf(1.0f, exponent - half)};
+  }
+
+  CUTLASS_OPS_HOST_DEVICE float apply(float value) const { return value * first * second; }
+
+  /// The scale that takes it back.
+  CUTLASS_OPS_HOST_DEVICE Fp16Scale inverse() const { return {1.0f / first, 1.0f / second}; }
+};
+
+}  // namespace gemm
+}  // namespace cutlass_ops

@@ -1,0 +1,194 @@
+// Splits a matrix, or the means of its rows, into the two fp16 halves that gemm::Fp16Pairs holds,
+// in one pass at memory speed.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "cutlass_ops/dependent_launch.h"
+#include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/gemm/fp16_scale.h"
+#include "cutlass_ops/kernel/fold_rows.h"
+#include "cutlass_ops/kernel/reduce_threads.h"
+
+namespace cutlass_ops {
+namespace kernel {
+
+/// A CTA takes a row of the result, kThreads * kColumns columns at a time. kFolds: a row is the
+/// mean of kernel_size rows of the source.
+template <int kThreads_, int kColumns_, bool kFolds_>
+struct SplitRowsConfig {
+  static constexpr int kThreads = kThreads_;
+  static constexpr int kFragments = kColumns_ / 4;
+  static constexpr bool kFolds = kFolds_;
+  static constexpr int kStep = kThreads * 4;  ///< columns from one fragment of a thread to the next
+  static constexpr int kChunk = kThreads * kColumns_;
+  static constexpr int kMinCtas =
+      (kFolds ? 512 : 1024) / kThreads;  ///< sums take twice the registers
+};
+
+struct SplitRowsParams {
+  float const* source;  ///< unit column stride
+  std::int64_t stride;  ///< elements between rows
+  int rows;             ///< of the result
+  int columns;
+  int pitch;                ///< of the result
+  int kernel_size;          ///< rows of the source to one of the result
+  bool vectorized;          ///< four columns, from a multiple of four on, are 16-byte aligned
+  __half* halves;           ///< [2, rows, pitch]
+  gemm::Fp16Scale* scales;  ///< [rows], that take back; NaN where a row is not finite
+  int* flag;                ///< set to 1 where any row does; or nullptr
+};
+
+/// One thread's columns of a chunk.
+template <class Config>
+struct SplitShare {
+  using Fragment = epilogue::Fragment<4>;
+  Fragment z[Config::kFragments];
+
+  CUTLASS_OPS_DEVICE void clear() {
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Config::kFragments; ++i) {
+      z[i] = Fragment{};
+    }
+  }
+
+  /// Columns of a row from `first` on, `left` of which there are. All loads are issued before the
+  /// first is waited for: no branch but the predicate stands between them.
+  CUTLASS_OPS_DEVICE void load(float const* first, int left, bool vectorized) {
+    clear();
+    if (vectorized) {
+      CUTLASS_OPS_UNROLL
+      for (int i = 0; i < Config::kFragments; ++i) {
+        if (i * Config::kStep + 4 <= left) {
+          z[i] = load_once<4>(first + i * Config::kStep);
+        }
+      }
+    }
+    int const whole = vectorized ? left / 4 * 4 : 0;  // columns that have been loaded
+    if (whole < left) {
+      CUTLASS_OPS_UNROLL
+      for (int i = 0; i < Config::kFragments; ++i) {
+        CUTLASS_OPS_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          int const column = i * Config::kStep + j;
+          if (column >= whole && column < left) {
+            z[i][j] = first[column];
+          }
+        }
+      }
+    }
+  }
+
+  /// The means of kernel_size rows, summed in float64 as fold_rows does.
+  CUTLASS_OPS_DEVICE void load_means(SplitRowsParams const& params, float const* first, int left) {
+    double sums[Config::kFragments][4] = {};
+    CUTLASS_OPS_UNROLL_BY(1)
+    for (int row = 0; row < params.kernel_size; ++row, first += params.stride) {
+      load(first, left, params.vectorized);
+      CUTLASS_OPS_UNROLL
+      for (int i = 0; i < Config::kFragments; ++i) {
+        CUTLASS_OPS_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          sums[i][j] += double(z[i][j]);
+        }
+      }
+    }
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Config::kFragments; ++i) {
+      CUTLASS_OPS_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        z[i][j] = float(sums[i][j] / double(params.kernel_size));
+      }
+    }
+  }
+
+  CUTLASS_OPS_DEVICE void take(SplitRowsParams const& params, int row, std::int64_t column) {
+    float const* const first =
+        params.source + std::int64_t{row} * params.kernel_size * params.stride + column;
+    int const left = int(params.columns - column);
+    if constexpr (Config::kFolds) {
+      load_means(params, first, left);
+    } else {
+      load(first, left, params.vectorized);
+    }
+  }
+
+  /// Infinity where an element is not finite.
+  CUTLASS_OPS_DEVICE float largest() const {
+    float value = 0.0f;
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Config::kFragments; ++i) {
+      CUTLASS_OPS_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        value = fmaxf(value, z[i][j] == z[i][j] ? fabsf(z[i][j]) : INFINITY);
+      }
+    }
+    return value;
+  }
+
+  /// Columns beyond the last, up to the pitch, become zeros.
+  CUTLASS_OPS_DEVICE void store(gemm::Fp16Scale scale, __half* high, __half* low, int left) const {
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Config::kFragments; ++i) {
+      if (i * Config::kStep < left) {
+        __half2 highs[2];
+        __half2 lows[2];
+        CUTLASS_OPS_UNROLL
+        for (int j = 0; j < 2; ++j) {
+          float2 const v{scale.apply(z[i][2 * j]), scale.apply(z[i][2 * j + 1])};
+          highs[j] = __float22half2_rn(v);
+          float2 const rounded = __half22float2(highs[j]);
+          lows[j] = __float22half2_rn({v.x - rounded.x, v.y - rounded.y});
+        }
+        *reinterpret_cast<uint2*>(high + i * Config::kStep) = *reinterpret_cast<uint2*>(highs);
+        *reinterpret_cast<uint2*>(low + i * Config::kStep) = *reinterpret_cast<uint2*>(lows);
+      }
+    }
+  }
+};
+
+/// A CTA per row. Rows of more than a chunk are read twice.
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kMinCtas) split_rows(
+    __grid_constant__ SplitRowsParams const params) {
+  wait_for_predecessor();
+  release_successor();
+  int const row = int(blockIdx.x);
+  std::int64_t const begin = int(threadIdx.x) * 4;
+  bool const again = params.columns > Config::kChunk;
+  SplitShare<Config> share;
+  float largest = 0.0f;
+  std::int64_t column = begin;
+  do {
+    share.take(params, row, column);
+    largest = fmaxf(largest, share.largest());
+    column += Config::kChunk;
+  } while (column - begin < params.columns);
+  largest = reduce_threads<FloatMax, Config::kThreads>(largest);
+  bool const finite = largest < INFINITY;
+  gemm::Fp16Scale const scale = gemm::Fp16Scale::of(finite ? largest : 0.0f);
+  if (threadIdx.x == 0) {
+    params.scales[row] = finite ? scale.inverse() : gemm::Fp16Scale{NAN, NAN};
+    if (!finite && params.flag != nullptr) {
+      *params.flag = 1;
+    }
+  }
+  std::int64_t const first = std::int64_t{row} * params.pitch;
+  __half* const high = params.halves + first;
+  __half* const low = high + std::int64_t{params.rows} * params.pitch;
+  for (column = begin; column - begin < params.columns; column += Config::kChunk) {
+    if (again) {
+      share.take(params, row, column);
+    }
+    if (!finite) {
+      share.clear();
+    }
+    share.store(scale, high + column, low + column, int(params.pitch - column));
+  }
+}
+
+}  // namespace kernel
+}  // namespace cutlass_ops
