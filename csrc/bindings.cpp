@@ -185,8 +185,9 @@ void split_rows(Tensor weight, std::int64_t kernel_size, Tensor pairs) {
   int const rows = int(weight.size(0) / kernel_size);
   float* const memory = operands.dense(pairs, "pairs", PairMemory(rows, columns).elements);
   STD_TORCH_CHECK(epilogue::is_aligned(memory), "pairs must be 16-byte aligned");
-  check(run_split_rows(operands.data(weight), stride, int(kernel_size), true, memory, rows, columns,
-                       operands.stream()));
+  SplitTask const task{
+      operands.data(weight), stride, int(kernel_size), rows, columns, memory, nullptr, nullptr};
+  check(run_split_rows(task, {}, operands.stream()));
 }
 
 void fold_rows(Tensor weight, std::optional<Tensor> bias, std::int64_t kernel_size, Tensor out,
@@ -234,16 +235,11 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   call.workspace = means + parts.workspace;
 
   if (call.plan.kernel == kFp16x3) {
-    call.weight_pairs = pairs_in(means, call.problem.n, problem.k);
-    check(run_split_rows(problem.weight, problem.weight_stride, window, true, means, call.problem.n,
-                         problem.k, call.stream));
-    if (bias) {
-      check(run_fold_rows(problem.weight, problem.weight_stride, whole.call.arguments.bias,
-                          problem.n, 0, window, nullptr, means_bias, call.stream));
-    }
-    check(make_pairs(call));
+    check(make_pairs(call, {problem.weight, problem.weight_stride, window, call.problem.n,
+                            problem.k, means, whole.call.arguments.bias, means_bias}));
     whole.call.x_pairs = call.x_pairs;
     whole.call.weight_pairs = call.weight_pairs;
+    whole.call.column_flags = call.column_flags;
   } else {
     check(run_fold_rows(problem.weight, problem.weight_stride, whole.call.arguments.bias, problem.n,
                         problem.k, window, means, means_bias, call.stream));

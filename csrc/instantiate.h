@@ -97,7 +97,8 @@ Status run_fp16x3(LinearCall const& call, Chain const& chain, Sink const& sink) 
   using Tile = gemm::Fp16x3Tile<128, 128, 64, 3, 1, 1>;
   check_table<kFp16x3, Tile>();
   return gemm::Fp16x3Runner<gemm::Fp16x3Gemm<Tile, Chain, Sink>>::run(
-      call.x_pairs, call.weight_pairs, chain, sink, call.plan.splits, call.plan.ctas, call.stream);
+      call.x_pairs, call.weight_pairs, chain, sink, call.plan.splits, call.plan.ctas,
+      call.column_flags, call.stream);
 }
 
 /// Runs one kernel of the SIMT families.
@@ -191,15 +192,14 @@ struct Launchers {
     std::int64_t const ctas = grid_stride_ctas(call.problem.m, 1);
     constexpr int kThreads = kernel::RefineNonfiniteConfig::kThreads;
     if constexpr (Sink::kReduces) {
-      kernel::RefineNonfiniteParams<Chain> const params{
-          call.problem, steps, output_columns, call.out, call.x_pairs, call.weight_pairs};
+      kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps, output_columns,
+                                                        call.out, suspects(call)};
       return launch_dependent<kernel::refine_nonfinite<Chain, typename Sink::Monoid>>(
           "refine_nonfinite", ctas, kThreads, 0, call.stream, params);
     } else if (call.x_pairs.halves != nullptr) {
       kernel::RepairRowsParams<Chain, Sink> const params{
-          call.problem,     steps,          Sink::make(call.out, output_columns, 1),
-          steps.window(),   output_columns, call.x_pairs,
-          call.weight_pairs};
+          call.problem,   steps,          Sink::make(call.out, output_columns, 1),
+          steps.window(), output_columns, suspects(call)};
       return launch_dependent<kernel::repair_rows<Chain, Sink>>("repair_rows", ctas, kThreads, 0,
                                                                 call.stream, params);
     } else {
@@ -208,6 +208,11 @@ struct Launchers {
   }
 
  private:
+  static kernel::HalvesSuspects suspects(LinearCall const& call) {
+    return {call.x_pairs, call.weight_pairs, call.column_flags,
+            int(ceil_div(call.weight_pairs.rows, kKernels[kFp16x3].tile_n))};
+  }
+
   /// Output columns of a matrix that a thread evaluates at a time. Windows of one column, over a
   /// folded operand, need not go one by one.
   static int matrix_width(Chain const& chain) {

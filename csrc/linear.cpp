@@ -2,28 +2,29 @@
 
 #include "kernel_table.h"
 #include "pair_memory.h"
-#include "row_kernels.h"
 
 namespace cutlass_ops {
 
-Status make_pairs(LinearCall& call) {
+Status make_pairs(LinearCall& call, SplitTask weight) {
   if (call.plan.kernel != kFp16x3) {
     return {};
   }
   gemm::Problem const& problem = call.problem;
-  float* const x = call.workspace + call.plan.pairs;
-  call.x_pairs = pairs_in(x, problem.m, problem.k);
-  Status status;
+  float* const flags = call.workspace + call.plan.pairs;
+  float* const memory = flags + column_flag_words(problem.n, kKernels[kFp16x3].tile_n);
+  call.column_flags = reinterpret_cast<int*>(flags);
+  call.x_pairs = pairs_in(memory, problem.m, problem.k);
   if (call.weight_pairs.halves == nullptr) {
-    float* const weight = x + PairMemory(problem.m, problem.k).elements;
-    call.weight_pairs = pairs_in(weight, problem.n, problem.k);
-    status = run_split_rows(problem.weight, problem.weight_stride, 1, true, weight, problem.n,
-                            problem.k, call.stream);
+    if (weight.memory == nullptr) {
+      float* const behind = memory + PairMemory(problem.m, problem.k).elements;
+      weight = {problem.weight, problem.weight_stride, 1, problem.n, problem.k, behind, nullptr,
+                nullptr};
+    }
+    call.weight_pairs = pairs_in(weight.memory, problem.n, problem.k);
   }
-  // Last, so that the halves of x, which every column of tiles reads, are in L2.
-  return status.ok() ? run_split_rows(problem.x, problem.x_stride, 1, false, x, problem.m,
-                                      problem.k, call.stream)
-                     : status;
+  SplitTask const x{problem.x, problem.x_stride, 1, problem.m, problem.k, memory, nullptr, nullptr};
+  return weight.memory == nullptr ? run_split_rows(x, {}, call.stream)
+                                  : run_split_rows(weight, x, call.stream);
 }
 
 Status repair_linear(Epilogue const& epilogue, LinearCall const& call) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "registry.h"
+#include "row_kernels.h"
 
 namespace cutlass_ops {
 
@@ -9,9 +10,9 @@ namespace cutlass_ops {
 /// stream-K alone, unless they lie there.
 Status run_partial_gemm(LinearCall const& call, float* partials);
 
-/// The halves that the plan's kernel wants, if it does: those of x, and those of the weight unless
-/// the call has them.
-Status make_pairs(LinearCall& call);
+/// The halves that the plan's kernel wants, if it does: those of x, and, unless the call has them,
+/// those of the weight or of what `weight` says.
+Status make_pairs(LinearCall& call, SplitTask weight = {});
 
 /// The GEMM with its epilogue, by the way that the plan says; the halves have been made.
 Status run_linear(Epilogue const& epilogue, LinearCall const& call);

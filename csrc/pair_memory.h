@@ -9,25 +9,26 @@
 
 namespace cutlass_ops {
 
-/// Halves, then scales, then the flag.
+/// Halves, then scales.
 struct PairMemory {
-  std::int64_t scales, flag, elements;  ///< where they begin, and the end, 16-byte aligned
+  std::int64_t scales, elements;  ///< where they begin, and the end, 16-byte aligned
 
   PairMemory(std::int64_t rows, int columns)
       : scales(rows * gemm::Fp16Pairs::pitch_of(columns)),
-        flag(scales + 2 * rows),
-        elements(ceil_div(flag + 1, 4) * 4) {}
+        elements(ceil_div(scales + 2 * rows, 4) * 4) {}
 };
+
+/// Words in front of the halves: a flag for every column tile.
+inline std::int64_t column_flag_words(int n, int tile_n) {
+  return ceil_div(ceil_div(n, tile_n), 4) * 4;
+}
 
 /// The pairs of a [rows, columns] matrix in memory that is 16-byte aligned.
 inline gemm::Fp16Pairs pairs_in(float const* memory, int rows, int columns) {
   PairMemory const parts(rows, columns);
   return {reinterpret_cast<__half const*>(memory),
-          reinterpret_cast<gemm::Fp16Scale const*>(memory + parts.scales),
-          rows,
-          columns,
-          gemm::Fp16Pairs::pitch_of(columns),
-          reinterpret_cast<int const*>(memory + parts.flag)};
+          reinterpret_cast<gemm::Fp16Scale const*>(memory + parts.scales), rows, columns,
+          gemm::Fp16Pairs::pitch_of(columns)};
 }
 
 }  // namespace cutlass_ops

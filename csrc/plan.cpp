@@ -211,7 +211,8 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
   if (fp16x3) {
     plan.ctas = request.gpu.sm_count * info.ctas_per_sm;
     plan.pairs = ceil_div(plan.workspace, 4) * 4;
-    plan.workspace = plan.pairs + PairMemory(request.m, request.k).elements +
+    plan.workspace = plan.pairs + column_flag_words(request.n, info.tile_n) +
+                     PairMemory(request.m, request.k).elements +
                      (request.packed ? 0 : PairMemory(request.n, request.k).elements);
   }
   plan.nanoseconds = std::int64_t(ns);

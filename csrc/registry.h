@@ -34,6 +34,7 @@ struct LinearCall {
   /// For the fp16x3 kernel. Those of the weight may be there before the call.
   gemm::Fp16Pairs x_pairs;
   gemm::Fp16Pairs weight_pairs;
+  int* column_flags;  ///< of each column tile: whether it has rows of the weight without halves
 };
 
 struct MatrixCall {

@@ -19,10 +19,21 @@ enum class Activation { kIdentity, kGelu, kGeluTanh };
 Status run_row_softmax(epilogue::MatrixSource const& source, int rows, float const* bias,
                        Activation activation, float* out, cudaStream_t stream);
 
-/// The halves, in memory that PairMemory lays out, of `rows` means of `kernel_size` consecutive
-/// rows of the source. `flags`: a weight's, whose rows without halves are looked for by the flag.
-Status run_split_rows(float const* source, std::int64_t stride, int kernel_size, bool flags,
-                      float* memory, int rows, int columns, cudaStream_t stream);
+/// The halves of `rows` means of `kernel_size` consecutive rows of a matrix, and beside them the
+/// means of its bias.
+struct SplitTask {
+  float const* source = nullptr;
+  std::int64_t stride = 0;
+  int kernel_size = 1;
+  int rows = 0;
+  int columns = 0;
+  float* memory = nullptr;  ///< that PairMemory lays out
+  float const* bias = nullptr;
+  float* bias_out = nullptr;
+};
+
+/// Both in one launch; the second, which may be empty, has a kernel_size of 1.
+Status run_split_rows(SplitTask const& first, SplitTask const& second, cudaStream_t stream);
 
 /// out[rows / kernel_size, columns] = means of `kernel_size` consecutive rows of weight[rows,
 /// columns]; bias_out[rows / kernel_size] = those of bias[rows], unless it is nullptr.

@@ -22,11 +22,8 @@ struct Fp16Pairs {
   int rows;
   int columns;
   int pitch;
-  int const* flag;  ///< not 0 if the scale of any row is NaN
 
-  CUTLASS_OPS_HOST_DEVICE bool is_finite(int row) const {
-    return scales[row].first == scales[row].first;
-  }
+  CUTLASS_OPS_HOST_DEVICE bool is_finite(int row) const { return scales[row].is_finite(); }
 
   static constexpr int pitch_of(int columns) {
     return int(ceil_div(columns, kPitchMultiple)) * kPitchMultiple;

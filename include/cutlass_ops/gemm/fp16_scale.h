@@ -20,6 +20,8 @@ struct Fp16Scale {
     return {ldexpf(1.0f, half), ldexpf(1.0f, exponent - half)};
   }
 
+  CUTLASS_OPS_HOST_DEVICE bool is_finite() const { return first == first; }
+
   CUTLASS_OPS_HOST_DEVICE float apply(float value) const { return value * first * second; }
 
   /// The scale that takes it back.

@@ -26,6 +26,7 @@ struct Fp16x3Gemm {
     Raster raster;  ///< of clusters
     int tiles_of_k;
     int tiles_per_split;
+    int* column_flags;
   };
 
   struct SharedStorage {
@@ -54,6 +55,8 @@ struct Fp16x3Gemm {
       cutlass::arch::warpgroup_reg_dealloc<24>();
       if (threadIdx.x == 0) {
         produce(params, storage, pipeline, rank);
+      } else if (threadIdx.x / 32 == 1) {
+        flag_columns(params, rank);
       }
     } else {
       cutlass::arch::warpgroup_reg_alloc<240>();
@@ -86,6 +89,25 @@ struct Fp16x3Gemm {
                      storage.mainloop);
     });
     pipeline.producer_tail(state);  // a CTA of a cluster must not end while others copy to it
+  }
+
+  /// Of each column tile, by one warp of one CTA.
+  CUTLASS_OPS_DEVICE static void flag_columns(Params const& params, int rank) {
+    wait_for_predecessor();
+    auto const& epilogue = params.epilogue;
+    visit_items(params, rank, [&](TileCoordinate const& tile, int, int) {
+      if (tile.tile_m == 0 && tile.split == 0) {
+        bool flag = false;
+        for (int i = int(threadIdx.x % 32); i < Tile::kN; i += 32) {
+          int const column = tile.tile_n * Tile::kN + i;
+          flag |= column < epilogue.columns && !epilogue.w_scales[column].is_finite();
+        }
+        flag = __any_sync(0xffffffffu, flag);
+        if (threadIdx.x % 32 == 0) {
+          params.column_flags[tile.tile_n] = flag;
+        }
+      }
+    });
   }
 
   CUTLASS_OPS_DEVICE static void consume(Params const& params, SharedStorage& storage,

@@ -17,9 +17,10 @@ struct Fp16x3Runner {
   static_assert(kSharedBytes <= 227 * 1024, "the shared memory of an SM");
   static_assert(Tile::kCluster == 1, "launched without clusters");
 
+  /// `column_flags`: for every column tile, whether a row of W in it has no halves.
   template <class Chain, class Sink>
   static Status run(Fp16Pairs const& x, Fp16Pairs const& w, Chain const& chain, Sink const& sink,
-                    int splits, int ctas, cudaStream_t stream) {
+                    int splits, int ctas, int* column_flags, cudaStream_t stream) {
     Status status = Gemm::Epilogue::can_implement(chain);
     if (status.ok() && !has_hopper_code<fp16x3_gemm<Gemm>>()) {
       status = {cudaErrorNoKernelImageForDevice, "fp16x3_gemm: built without 90a"};
@@ -33,8 +34,11 @@ struct Fp16x3Runner {
     Raster const raster{int(ceil_div(x.rows, Tile::kM)), int(ceil_div(w.rows, Tile::kN)), splits};
     int const tiles_of_k = int(ceil_div(x.columns, Tile::kK));
     typename Gemm::Params const params{Gemm::Mainloop::Params::make(x, w),
-                                       Gemm::Epilogue::Params::make(chain, sink, x, w), raster,
-                                       tiles_of_k, int(ceil_div(tiles_of_k, splits))};
+                                       Gemm::Epilogue::Params::make(chain, sink, x, w),
+                                       raster,
+                                       tiles_of_k,
+                                       int(ceil_div(tiles_of_k, splits)),
+                                       column_flags};
     return launch_dependent<fp16x3_gemm<Gemm>>("fp16x3_gemm",
                                                std::min<std::int64_t>(raster.ctas(), ctas),
                                                Tile::kThreads, kSharedBytes, stream, params);

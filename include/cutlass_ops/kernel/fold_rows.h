@@ -96,18 +96,19 @@ CUTLASS_OPS_DEVICE void add_groups(double (&sum)[kVector], int group, int lane) 
 }
 
 /// One window of the bias, by one warp. The sum of the lanes is a butterfly: its order is fixed.
-CUTLASS_OPS_DEVICE void fold_bias(FoldRowsParams const& params, int window, int lane) {
-  float const* const bias = params.bias + std::int64_t{window} * params.kernel_size;
+CUTLASS_OPS_DEVICE void fold_bias(float const* bias, float* bias_out, int kernel_size, int window,
+                                  int lane) {
+  float const* const first = bias + std::int64_t{window} * kernel_size;
   double sum = 0.0;
-  for (int row = lane; row < params.kernel_size; row += 32) {
-    sum += double(bias[row]);
+  for (int row = lane; row < kernel_size; row += 32) {
+    sum += double(first[row]);
   }
   CUTLASS_OPS_UNROLL
   for (int offset = 16; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   }
   if (lane == 0) {
-    params.bias_out[window] = float(sum / double(params.kernel_size));
+    bias_out[window] = float(sum / double(kernel_size));
   }
 }
 
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinCtas) fold_rows(
   }
   // Behind the loads of the weight, and by a warp of one CTA in column_tiles.
   if (params.bias != nullptr && tile == 0 && threadIdx.x < 32) {
-    fold_bias(params, window, int(threadIdx.x));
+    fold_bias(params.bias, params.bias_out, params.kernel_size, window, int(threadIdx.x));
   }
 }
 

@@ -26,20 +26,32 @@ struct RefineNonfiniteConfig {
   static constexpr int kThreads = 256;
 };
 
+/// Where operands were split, the rows that have no halves.
+struct HalvesSuspects {
+  gemm::Fp16Pairs x;  ///< without halves where no operand was split
+  gemm::Fp16Pairs weight;
+  int const* column_flags;  ///< of each column tile: whether there are such rows of the weight
+  int column_tiles;
+
+  CUTLASS_OPS_DEVICE bool were_split() const { return x.halves != nullptr; }
+
+  /// By a whole CTA, in each thread.
+  CUTLASS_OPS_DEVICE bool any_of_weight() const {
+    bool any = false;
+    for (int tile = int(threadIdx.x); tile < column_tiles; tile += int(blockDim.x)) {
+      any |= column_flags[tile] != 0;
+    }
+    return bool(__syncthreads_or(any));
+  }
+};
+
 template <class Chain>
 struct RefineNonfiniteParams {
   gemm::Problem problem;
   Chain chain;  ///< of the unfolded description
   int output_columns;
-  float* out;               ///< [m], results of the folded path, repaired in place
-  gemm::Fp16Pairs x_pairs;  ///< without halves where no operand was split
-  gemm::Fp16Pairs weight_pairs;
-
-  /// Whether the row is to be looked at, or where x and W were split, computed again.
-  CUTLASS_OPS_DEVICE bool suspects(std::int64_t row) const {
-    return x_pairs.halves == nullptr ? bool(isinf(out[row]))
-                                     : *weight_pairs.flag != 0 || !x_pairs.is_finite(int(row));
-  }
+  float* out;  ///< [m], results of the folded path, repaired in place
+  HalvesSuspects halves;
 };
 
 /// Source that computes a pre-activation when it is asked for one: a dot product per column, by the
@@ -78,13 +90,17 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfin
   wait_for_predecessor();
   release_successor();
   gemm::Problem const& problem = params.problem;
+  bool const split = params.halves.were_split();
+  bool const weight_suspect = split && params.halves.any_of_weight();
   int const warp = threadIdx.x / 32;
   // 64 bits: a step of up to 2^20 CTAs can pass the limit of rows, 2^31 - 4097.
   for (std::int64_t row = blockIdx.x; row < problem.m; row += gridDim.x) {
-    if (!params.suspects(row)) {
+    bool const suspect = split ? weight_suspect || !params.halves.x.is_finite(int(row))
+                               : bool(isinf(params.out[row]));
+    if (!suspect) {
       continue;
     }
-    bool infinite_input = params.x_pairs.halves != nullptr;
+    bool infinite_input = split;
     for (int k = threadIdx.x; k < problem.k; k += kThreads) {
       infinite_input |= bool(isinf(problem.x[row * problem.x_stride + k]));
     }

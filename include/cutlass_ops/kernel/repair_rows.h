@@ -20,8 +20,7 @@ struct RepairRowsParams {
   Sink sink;  ///< where the results are
   int window;
   int output_columns;
-  gemm::Fp16Pairs x_pairs;
-  gemm::Fp16Pairs weight_pairs;
+  HalvesSuspects halves;
 };
 
 /// One CTA per row, in a grid-stride loop; almost every one ends at the first test.
@@ -32,10 +31,10 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) repair_rows(
   constexpr int kWidth = epilogue::fragment_width<Chain>();
   wait_for_predecessor();
   release_successor();
-  bool const weight_finite = *params.weight_pairs.flag == 0;
+  bool const weight_finite = !params.halves.any_of_weight();
   int const warp = threadIdx.x / 32;
   for (std::int64_t row = blockIdx.x; row < params.problem.m; row += gridDim.x) {
-    bool const x_finite = params.x_pairs.is_finite(int(row));
+    bool const x_finite = params.halves.x.is_finite(int(row));
     if (x_finite && weight_finite) {
       continue;
     }
@@ -43,7 +42,7 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) repair_rows(
       bool wanted = !x_finite;
       int const end = min(params.problem.n, (column + kWidth) * params.window);
       for (int i = column * params.window; i < end && !wanted; ++i) {
-        wanted = !params.weight_pairs.is_finite(i);
+        wanted = !params.halves.weight.is_finite(i);
       }
       if (wanted) {
         auto const y =

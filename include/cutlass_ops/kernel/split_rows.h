@@ -29,6 +29,7 @@ struct SplitRowsConfig {
       (kFolds ? 512 : 1024) / kThreads;  ///< sums take twice the registers
 };
 
+/// One matrix to be split.
 struct SplitRowsParams {
   float const* source;  ///< unit column stride
   std::int64_t stride;  ///< elements between rows
@@ -39,7 +40,8 @@ struct SplitRowsParams {
   bool vectorized;          ///< four columns, from a multiple of four on, are 16-byte aligned
   __half* halves;           ///< [2, rows, pitch]
   gemm::Fp16Scale* scales;  ///< [rows], that take back; NaN where a row is not finite
-  int* flag;                ///< set to 1 where any row does; or nullptr
+  float const* bias;        ///< [>= rows * kernel_size], to be folded too; or nullptr for none
+  float* bias_out;          ///< [rows]
 };
 
 /// One thread's columns of a chunk.
@@ -150,13 +152,9 @@ struct SplitShare {
   }
 };
 
-/// A CTA per row. Rows of more than a chunk are read twice.
+/// Rows of more than a chunk are read twice.
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, Config::kMinCtas) split_rows(
-    __grid_constant__ SplitRowsParams const params) {
-  wait_for_predecessor();
-  release_successor();
-  int const row = int(blockIdx.x);
+CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row) {
   std::int64_t const begin = int(threadIdx.x) * 4;
   bool const again = params.columns > Config::kChunk;
   SplitShare<Config> share;
@@ -172,9 +170,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinCtas) split_rows
   gemm::Fp16Scale const scale = gemm::Fp16Scale::of(finite ? largest : 0.0f);
   if (threadIdx.x == 0) {
     params.scales[row] = finite ? scale.inverse() : gemm::Fp16Scale{NAN, NAN};
-    if (!finite && params.flag != nullptr) {
-      *params.flag = 1;
-    }
   }
   std::int64_t const first = std::int64_t{row} * params.pitch;
   __half* const high = params.halves + first;
@@ -187,6 +182,24 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinCtas) split_rows
       share.clear();
     }
     share.store(scale, high + column, low + column, int(params.pitch - column));
+  }
+  if (params.bias != nullptr && threadIdx.x < 32) {
+    fold_bias(params.bias, params.bias_out, params.kernel_size, row, int(threadIdx.x));
+  }
+}
+
+/// A CTA for each row of the one matrix and then of the other, which may be none: W, whose rows
+/// take longer, and x.
+template <class First, class Second>
+__global__ void __launch_bounds__(First::kThreads, First::kMinCtas) split_rows(
+    __grid_constant__ SplitRowsParams const first, __grid_constant__ SplitRowsParams const second) {
+  static_assert(First::kThreads == Second::kThreads, "one launch");
+  wait_for_predecessor();
+  release_successor();
+  if (int const row = int(blockIdx.x); row < first.rows) {
+    split_row<First>(first, row);
+  } else {
+    split_row<Second>(second, row - first.rows);
   }
 }
 
