@@ -10,7 +10,6 @@ it runs small shapes on the CPU, where `ours` is the plain-PyTorch reference imp
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -129,7 +128,7 @@ class Run:
                 call()
             except Exception as error:
                 # A provider that fails is a result to show, not a reason to lose the others'.
-                skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+                skipped[name] = report.failure(error)
             else:
                 calls[name] = call
         return calls, skipped
@@ -263,10 +262,6 @@ def _progress(items: Iterable[Any], name: str) -> Iterable[Any]:
     return bar
 
 
-def _file_stem(device: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 1 if a call of ours raised or its error is above the bound."""
     args = _arguments(argv)
@@ -276,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     document = Run(args).everything()
     args.output.mkdir(parents=True, exist_ok=True)
-    stem = args.output / _file_stem(environment.device_name(document["environment"]))
+    stem = args.output / environment.file_stem(document["environment"])
     report.save(document, stem.with_suffix(".json"))
     print(report.summary(document))
     for path in [stem.with_suffix(".json"), *plots.plot_all(document, stem)]:

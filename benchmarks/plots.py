@@ -31,6 +31,22 @@ LABELS = {
     "packed": "cutlass_ops, packed weight",
 }
 
+# The methods of the error report.
+ERROR_COLORS = {
+    "ieee": "#2b7bba",
+    "fp16x3": "#d1495b",
+    "cublas": "#7f7f7f",
+    "cublas-fp16x3": "#d9a441",
+    "tf32": "#8c6bb1",
+}
+ERROR_LABELS = {
+    "ieee": "cutlass_ops ieee",
+    "fp16x3": "cutlass_ops fp16x3",
+    "cublas": "cuBLAS fp32",
+    "cublas-fp16x3": "fp16x3 on cuBLAS",
+    "tf32": "cuBLAS TF32",
+}
+
 
 def _subtitle(results: Json) -> str:
     environment = results["environment"]
@@ -169,6 +185,54 @@ def cliffs(results: Json, provider: str = "ours", limit: float = 1.3) -> list[st
                         f"{here[1] / expected:.2f}x what its neighbours suggest"
                     )
     return found
+
+
+def plot_errors(document: Json, path: Path) -> Path:
+    """Error of the linear part against K on logarithmic axes, a panel per family of inputs of an
+    error report (`benchmarks.error_report`), written to `path` as PNG."""
+    entries = document["errors"]
+    families = list(dict.fromkeys(entry["family"] for entry in entries))
+    columns = min(5, max(1, len(families)))
+    lines = max(1, math.ceil(len(families) / columns))
+    figure, grid = plt.subplots(
+        lines,
+        columns,
+        figsize=(1 + 3.6 * columns, 1.4 + 3.4 * lines),
+        squeeze=False,
+        sharex=True,
+        layout="constrained",
+    )
+    for axes, family in zip(grid.flat, families, strict=False):
+        _error_lines(axes, [entry for entry in entries if entry["family"] == family])
+        axes.set_title(family, fontsize=10)
+    for axes in grid.flat[len(families) :]:
+        axes.set_visible(False)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+    settings = document["settings"]
+    figure.suptitle(
+        "Relative L2 error of the linear part against float64 (faint: of the worst row), "
+        f"M = {settings['m']}, N = {settings['n']}\n{_subtitle(document)}",
+        fontsize=11,
+    )
+    return _save(figure, path)
+
+
+def _error_lines(axes: Axes, entries: list[Json]) -> None:
+    for method, color in ERROR_COLORS.items():
+        points = [entry for entry in entries if entry["method"] == method]
+        if not points:
+            continue
+        sizes = [point["k"] for point in points]
+        whole = [point["whole"] for point in points]
+        worst = [point["worst_row"] for point in points]
+        axes.plot(sizes, whole, marker="o", markersize=3, color=color, label=ERROR_LABELS[method])
+        axes.plot(sizes, worst, color=color, alpha=0.3, linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("K")
+    axes.grid(alpha=0.3)
 
 
 def plot_all(results: Json, stem: Path) -> list[Path]:

@@ -63,6 +63,11 @@ def load(path: Path) -> Json:
     return results
 
 
+def failure(error: Exception) -> str:
+    """What an exception says, on one short line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
 def medians(case: Json, cache: str = "warm") -> dict[str, float]:
     """{provider: median microseconds} of a case, empty for a cache state not measured."""
     return {name: entry["median"] for name, entry in case["times"].get(cache, {}).items()}
