@@ -105,6 +105,11 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
+def has_fp16x3(device: torch.device) -> bool:
+    """Whether cutlass_ops has kernels of "fp16x3" for the device: Hopper's tensor cores."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
 def device_name(environment: dict[str, Any]) -> str:
     """The measured device's name: the GPU's, or the processor's."""
     gpu = environment["gpu"]

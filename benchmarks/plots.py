@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.environment import device_name
+from benchmarks.providers import FP16X3, IEEE, PEERS
 from benchmarks.report import device_medians, speedup
 from benchmarks.shapes import OPS, SHORT_NAMES
 
@@ -22,6 +23,10 @@ COLORS = {
     "linear": "#8c6bb1",
     "ours": "#2b7bba",
     "packed": "#1b9e77",
+    "fp16x3": "#d1495b",
+    "fp16x3-packed": "#e8871e",
+    "cublas-fp16x3": "#d9a441",
+    "tf32": "#8c6bb1",
 }
 LABELS = {
     "eager": "PyTorch eager",
@@ -29,6 +34,10 @@ LABELS = {
     "linear": "F.linear alone",
     "ours": "cutlass_ops",
     "packed": "cutlass_ops, packed weight",
+    "fp16x3": "cutlass_ops fp16x3",
+    "fp16x3-packed": "cutlass_ops fp16x3, packed weight",
+    "cublas-fp16x3": "fp16x3 on cuBLAS, split beforehand",
+    "tf32": "PyTorch eager, TF32",
 }
 
 # The methods of the error report.
@@ -88,10 +97,11 @@ def _speedup_bars(axes: Axes, cases: list[Json], providers: list[str]) -> None:
     axes.set_xlabel("speedup over PyTorch eager (1 = the same)")
 
 
-def plot_speedup(results: Json, path: Path) -> Path:
-    """Bars of the speedup of each op at each shape, written to `path` as PNG."""
-    shown = ("linear", "compile", "ours", "packed")
-    groups = {op: [c for c in results["cases"] if c["op"] == op] for op in OPS}
+def plot_speedup(results: Json, path: Path, shown: tuple[str, ...]) -> Path:
+    """Bars of the speedup of each op at each shape that has one of the providers `shown`, written
+    to `path` as PNG."""
+    cases = [c for c in results["cases"] if any(speedup(c, p) for p in shown)]
+    groups = {op: [c for c in cases if c["op"] == op] for op in OPS}
     rows = max(len(cases) for cases in groups.values())
     figure, grid = plt.subplots(
         1, len(OPS), figsize=(15, 1.8 + 0.55 * rows), squeeze=False, layout="constrained"
@@ -236,10 +246,11 @@ def _error_lines(axes: Axes, entries: list[Json]) -> None:
 
 
 def plot_all(results: Json, stem: Path) -> list[Path]:
-    """Every plot there is data for: `stem`_speedup.png and `stem`_growth.png."""
+    """Every plot there is data for: `stem`_speedup.png, `stem`_fp16x3.png, `stem`_growth.png."""
     paths = []
-    if results["cases"]:
-        paths.append(plot_speedup(results, stem.with_name(stem.name + "_speedup.png")))
+    for name, shown in (("speedup", ("linear", "compile", *IEEE)), ("fp16x3", (*FP16X3, *PEERS))):
+        if any(speedup(case, provider) for case in results["cases"] for provider in shown):
+            paths.append(plot_speedup(results, stem.with_name(f"{stem.name}_{name}.png"), shown))
     if results["growth"]:
         paths.append(plot_growth(results, stem.with_name(stem.name + "_growth.png")))
     return paths
