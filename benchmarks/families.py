@@ -26,9 +26,16 @@ def _powers_of_ten(rows: int, columns: int, most: float, generator: torch.Genera
     return 10.0 ** ((2 * _uniform(rows, columns, generator) - 1) * most)
 
 
+def initial(*size: int, k: int, generator: torch.Generator) -> Tensor:
+    """Parameters as nn.Linear of k inputs initialises them: uniform between -1/√k and 1/√k."""
+    bound = k**-0.5
+    values = torch.rand(size, device=generator.device, generator=generator)
+    return values.mul_(2 * bound).sub_(bound)
+
+
 def linear(m: int, n: int, k: int, generator: torch.Generator) -> Operands:
     """x in [0, 1), weight as nn.Linear initialises it: the operands of the benchmark."""
-    return _uniform(m, k, generator), (2 * _uniform(n, k, generator) - 1) * k**-0.5
+    return _uniform(m, k, generator), initial(n, k, k=k, generator=generator)
 
 
 def normal(m: int, n: int, k: int, generator: torch.Generator) -> Operands:

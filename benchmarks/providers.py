@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cutlass_ops
-from benchmarks import peers
+from benchmarks import families, peers
 from benchmarks.shapes import COMPILE_SHAPES, FP16X3_ROWS, PEER_SHAPES, OpName, Shape
 
 Call = Callable[[], Tensor]
@@ -63,15 +63,10 @@ def make_problem(
         grad: Whether weight and bias require grad, as a model's parameters do in training.
     """
     generator = torch.Generator(device).manual_seed(seed)
-    bound = shape.k**-0.5
-
-    def uniform(*size: int) -> Tensor:
-        values = torch.rand(size, device=device, generator=generator)
-        return values.mul_(2 * bound).sub_(bound)
-
-    x = torch.rand(shape.m, shape.k, device=device, generator=generator)
-    weight = uniform(shape.n, shape.k).requires_grad_(grad)
-    bias = uniform(shape.n).requires_grad_(grad)
+    x, weight = families.linear(shape.m, shape.n, shape.k, generator)
+    bias = families.initial(shape.n, k=shape.k, generator=generator)
+    weight.requires_grad_(grad)
+    bias.requires_grad_(grad)
     return Problem(op, x, weight, bias, min(kernel_size, shape.n), scale)
 
 
