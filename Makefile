@@ -88,6 +88,10 @@ wheel: $(STAMPS)/base ## build dist/*.whl
 bench: $(STAMPS)/dev ## python -m benchmarks $(BENCH_ARGS)
 	@$(PY) -m benchmarks $(BENCH_ARGS)
 
+.PHONY: bench-errors
+bench-errors: $(STAMPS)/dev ## errors against float64: python -m benchmarks.error_report $(BENCH_ARGS)
+	@$(PY) -m benchmarks.error_report $(BENCH_ARGS)
+
 .PHONY: gpu-test
 gpu-test: wheel ## test the wheel on this machine's GPU: suite, deep, sanitizers
 	@PYTHON=$(PY) scripts/gpu_tests.sh all

@@ -10,7 +10,6 @@ it runs small shapes on the CPU, where `ours` is the plain-PyTorch reference imp
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+import cutlass_ops
 from benchmarks import accuracy, environment, plots, providers, report, shapes, timing
 from benchmarks.providers import PROVIDERS, Call, Part
 from benchmarks.shapes import OPS, SHORT_NAMES, OpName, Shape
@@ -37,7 +37,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few shapes, under 90 s")
     parser.add_argument("--shapes", metavar="MxNxK,...", help="these shapes in place of the table")
     parser.add_argument("--ops", default="A,B", help="of A,B (default: both)")
-    parser.add_argument("--providers", default=",".join(PROVIDERS), metavar="NAME,...")
+    parser.add_argument("--providers", metavar="NAME,...", help=f"of {', '.join(PROVIDERS)}")
     parser.add_argument(
         "--grad",
         choices=("some", "on", "off", "both"),
@@ -67,10 +67,10 @@ class Run:
         self.timer = timing.Timer(self.device, seconds)
         self.growth_timer = timing.Timer(self.device, seconds / 4)
         self.ops: list[OpName] = [op for op in OPS if SHORT_NAMES[op] in args.ops.split(",")]
-        self.providers = [p for p in PROVIDERS if p in args.providers.split(",")]
+        self.notes: list[str] = []
+        self.providers = self._chosen_providers()
         if not self.ops or not self.providers:
             raise ValueError(f"nothing to do for --ops {args.ops} --providers {args.providers}")
-        self.notes: list[str] = []
         self.results: Json = {
             "schema": report.SCHEMA,
             "environment": environment.describe(self.device),
@@ -87,6 +87,15 @@ class Run:
             "growth": [],
             "parts": [],
         }
+
+    def _chosen_providers(self) -> list[str]:
+        """Those asked for, or all that have kernels for the device."""
+        if self.args.providers is not None:
+            return [p for p in PROVIDERS if p in self.args.providers.split(",")]
+        if self.small or environment.has_fp16x3(self.device):
+            return list(PROVIDERS)
+        self.notes.append("without fp16x3, for which this GPU has no kernel")
+        return [p for p in PROVIDERS if p not in providers.FP16X3]
 
     def shapes(self) -> Sequence[Shape]:
         """The shapes asked for, or those that suit the device."""
@@ -113,9 +122,10 @@ class Run:
         return mode == "both" or (mode == "on") == grad
 
     def _case_providers(self, shape: Shape, grad: bool) -> list[str]:
-        explicit = self.args.shapes is not None
-        compiled = (shape in shapes.COMPILE_SHAPES and not self.args.quick) or explicit
-        return [p for p in self.providers if p != "compile" or (compiled and not grad)]
+        names = [p for p in self.providers if not (grad and p in providers.FORWARD_ONLY)]
+        if self.args.shapes is not None:
+            return names
+        return [p for p in names if providers.suits(p, shape, quick=self.args.quick)]
 
     def _ready(
         self, names: Iterable[str], problem: providers.Problem
@@ -129,7 +139,7 @@ class Run:
                 call()
             except Exception as error:
                 # A provider that fails is a result to show, not a reason to lose the others'.
-                skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+                skipped[name] = report.failure(error)
             else:
                 calls[name] = call
         return calls, skipped
@@ -263,10 +273,6 @@ def _progress(items: Iterable[Any], name: str) -> Iterable[Any]:
     return bar
 
 
-def _file_stem(device: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 1 if a call of ours raised or its error is above the bound."""
     args = _arguments(argv)
@@ -274,9 +280,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in plots.plot_all(report.load(args.plot), args.plot.with_suffix("")):
             print(path)
         return 0
-    document = Run(args).everything()
+    run = Run(args)
+    # Strict: fp16x3 must not be timed, or judged, where "ieee" stands in for it. On a CPU all of
+    # ours is the reference anyway, and a note says so.
+    with cutlass_ops.float32_precision("ieee", strict=not run.small):
+        document = run.everything()
     args.output.mkdir(parents=True, exist_ok=True)
-    stem = args.output / _file_stem(environment.device_name(document["environment"]))
+    stem = args.output / environment.file_stem(document["environment"])
     report.save(document, stem.with_suffix(".json"))
     print(report.summary(document))
     for path in [stem.with_suffix(".json"), *plots.plot_all(document, stem)]:

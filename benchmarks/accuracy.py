@@ -27,17 +27,17 @@ def _gelu(z: Tensor) -> Tensor:
     return result
 
 
+def float64_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ in float64."""
+    x = x.double()
+    step = max(1, CHUNK_ELEMENTS // max(1, x.shape[1]))
+    pieces = [F.linear(x, rows.double()) for rows in weight.detach().split(step)]
+    return torch.cat(pieces, dim=1)
+
+
 def float64_result(problem: Problem, rows: Tensor) -> Tensor:
     """`problem` evaluated in float64 at the row indices `rows`: [len(rows), n] or [len(rows)]."""
-    x = problem.x[rows].double()
-    step = max(1, CHUNK_ELEMENTS // max(1, x.shape[1]))
-    pieces = [
-        F.linear(x, weight.double(), bias.double())
-        for weight, bias in zip(
-            problem.weight.detach().split(step), problem.bias.detach().split(step), strict=True
-        )
-    ]
-    z = torch.cat(pieces, dim=1)
+    z = float64_linear(problem.x[rows], problem.weight) + problem.bias.detach().double()
     if problem.op == "linear_gelu_softmax":
         return torch.softmax(_gelu(z), dim=-1)
     windows = z.shape[1] // problem.kernel_size

@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,17 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
+def has_fp16x3(device: torch.device) -> bool:
+    """Whether cutlass_ops has kernels of "fp16x3" for the device: Hopper's tensor cores."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
 def device_name(environment: dict[str, Any]) -> str:
     """The measured device's name: the GPU's, or the processor's."""
     gpu = environment["gpu"]
     return str(gpu["name"] if gpu else environment["cpu"]["name"])
+
+
+def file_stem(environment: dict[str, Any]) -> str:
+    """The measured device's name as a file name without suffix."""
+    return re.sub(r"[^a-z0-9]+", "-", device_name(environment).lower()).strip("-")

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.environment import device_name
+from benchmarks.providers import FP16X3, IEEE, PEERS
 from benchmarks.report import device_medians, speedup
 from benchmarks.shapes import OPS, SHORT_NAMES
 
@@ -22,6 +23,10 @@ COLORS = {
     "linear": "#8c6bb1",
     "ours": "#2b7bba",
     "packed": "#1b9e77",
+    "fp16x3": "#d1495b",
+    "fp16x3-packed": "#e8871e",
+    "cublas-fp16x3": "#d9a441",
+    "tf32": "#8c6bb1",
 }
 LABELS = {
     "eager": "PyTorch eager",
@@ -29,6 +34,26 @@ LABELS = {
     "linear": "F.linear alone",
     "ours": "cutlass_ops",
     "packed": "cutlass_ops, packed weight",
+    "fp16x3": "cutlass_ops fp16x3",
+    "fp16x3-packed": "cutlass_ops fp16x3, packed weight",
+    "cublas-fp16x3": "fp16x3 on cuBLAS, split beforehand",
+    "tf32": "PyTorch eager, TF32",
+}
+
+# The methods of the error report.
+ERROR_COLORS = {
+    "ieee": "#2b7bba",
+    "fp16x3": "#d1495b",
+    "cublas": "#7f7f7f",
+    "cublas-fp16x3": "#d9a441",
+    "tf32": "#8c6bb1",
+}
+ERROR_LABELS = {
+    "ieee": "cutlass_ops ieee",
+    "fp16x3": "cutlass_ops fp16x3",
+    "cublas": "cuBLAS fp32",
+    "cublas-fp16x3": "fp16x3 on cuBLAS",
+    "tf32": "cuBLAS TF32",
 }
 
 
@@ -72,10 +97,11 @@ def _speedup_bars(axes: Axes, cases: list[Json], providers: list[str]) -> None:
     axes.set_xlabel("speedup over PyTorch eager (1 = the same)")
 
 
-def plot_speedup(results: Json, path: Path) -> Path:
-    """Bars of the speedup of each op at each shape, written to `path` as PNG."""
-    shown = ("linear", "compile", "ours", "packed")
-    groups = {op: [c for c in results["cases"] if c["op"] == op] for op in OPS}
+def plot_speedup(results: Json, path: Path, shown: tuple[str, ...]) -> Path:
+    """Bars of the speedup of each op at each shape that has one of the providers `shown`, written
+    to `path` as PNG."""
+    cases = [c for c in results["cases"] if any(speedup(c, p) for p in shown)]
+    groups = {op: [c for c in cases if c["op"] == op] for op in OPS}
     rows = max(len(cases) for cases in groups.values())
     figure, grid = plt.subplots(
         1, len(OPS), figsize=(15, 1.8 + 0.55 * rows), squeeze=False, layout="constrained"
@@ -171,11 +197,60 @@ def cliffs(results: Json, provider: str = "ours", limit: float = 1.3) -> list[st
     return found
 
 
+def plot_errors(document: Json, path: Path) -> Path:
+    """Error of the linear part against K on logarithmic axes, a panel per family of inputs of an
+    error report (`benchmarks.error_report`), written to `path` as PNG."""
+    entries = document["errors"]
+    families = list(dict.fromkeys(entry["family"] for entry in entries))
+    columns = min(5, max(1, len(families)))
+    lines = max(1, math.ceil(len(families) / columns))
+    figure, grid = plt.subplots(
+        lines,
+        columns,
+        figsize=(1 + 3.6 * columns, 1.4 + 3.4 * lines),
+        squeeze=False,
+        sharex=True,
+        layout="constrained",
+    )
+    for axes, family in zip(grid.flat, families, strict=False):
+        _error_lines(axes, [entry for entry in entries if entry["family"] == family])
+        axes.set_title(family, fontsize=10)
+    for axes in grid.flat[len(families) :]:
+        axes.set_visible(False)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+    settings = document["settings"]
+    figure.suptitle(
+        "Relative L2 error of the linear part against float64 (faint: of the worst row), "
+        f"M = {settings['m']}, N = {settings['n']}\n{_subtitle(document)}",
+        fontsize=11,
+    )
+    return _save(figure, path)
+
+
+def _error_lines(axes: Axes, entries: list[Json]) -> None:
+    for method, color in ERROR_COLORS.items():
+        points = [entry for entry in entries if entry["method"] == method]
+        if not points:
+            continue
+        sizes = [point["k"] for point in points]
+        whole = [point["whole"] for point in points]
+        worst = [point["worst_row"] for point in points]
+        axes.plot(sizes, whole, marker="o", markersize=3, color=color, label=ERROR_LABELS[method])
+        axes.plot(sizes, worst, color=color, alpha=0.3, linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("K")
+    axes.grid(alpha=0.3)
+
+
 def plot_all(results: Json, stem: Path) -> list[Path]:
-    """Every plot there is data for: `stem`_speedup.png and `stem`_growth.png."""
+    """Every plot there is data for: `stem`_speedup.png, `stem`_fp16x3.png, `stem`_growth.png."""
     paths = []
-    if results["cases"]:
-        paths.append(plot_speedup(results, stem.with_name(stem.name + "_speedup.png")))
+    for name, shown in (("speedup", ("linear", "compile", *IEEE)), ("fp16x3", (*FP16X3, *PEERS))):
+        if any(speedup(case, provider) for case in results["cases"] for provider in shown):
+            paths.append(plot_speedup(results, stem.with_name(f"{stem.name}_{name}.png"), shown))
     if results["growth"]:
         paths.append(plot_growth(results, stem.with_name(stem.name + "_growth.png")))
     return paths

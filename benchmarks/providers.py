@@ -7,21 +7,32 @@
 | `linear` | F.linear alone, cuBLAS on a GPU: eager without what follows the product |
 | `ours` | the cutlass_ops op, everything done on each call |
 | `packed` | the cutlass_ops op on a PackedLinear made beforehand |
+| `fp16x3` | as `ours`, precision "fp16x3" |
+| `fp16x3-packed` | as `packed`, precision "fp16x3" |
+| `cublas-fp16x3` | eager on an fp16x3 linear of cuBLAS's fp16 product, x too split beforehand |
+| `tf32` | eager with TF32 allowed |
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import cutlass_ops
-from benchmarks.shapes import OpName, Shape
+from benchmarks import families, peers
+from benchmarks.shapes import COMPILE_SHAPES, FP16X3_ROWS, PEER_SHAPES, OpName, Shape
 
 Call = Callable[[], Tensor]
-PROVIDERS: tuple[str, ...] = ("eager", "compile", "linear", "ours", "packed")
 BASELINE = "eager"
+IEEE = ("ours", "packed")
+FP16X3 = ("fp16x3", "fp16x3-packed")
+PEERS = ("cublas-fp16x3", "tf32")
+PROVIDERS: tuple[str, ...] = (BASELINE, "compile", "linear", *IEEE, *FP16X3, *PEERS)
+# Not measured with parameters that require grad.
+FORWARD_ONLY = ("compile", *PEERS)
 
 
 @dataclass(frozen=True)
@@ -52,32 +63,39 @@ def make_problem(
         grad: Whether weight and bias require grad, as a model's parameters do in training.
     """
     generator = torch.Generator(device).manual_seed(seed)
-    bound = shape.k**-0.5
-
-    def uniform(*size: int) -> Tensor:
-        values = torch.rand(size, device=device, generator=generator)
-        return values.mul_(2 * bound).sub_(bound)
-
-    x = torch.rand(shape.m, shape.k, device=device, generator=generator)
-    weight = uniform(shape.n, shape.k).requires_grad_(grad)
-    bias = uniform(shape.n).requires_grad_(grad)
+    x, weight = families.linear(shape.m, shape.n, shape.k, generator)
+    bias = families.initial(shape.n, k=shape.k, generator=generator)
+    weight.requires_grad_(grad)
+    bias.requires_grad_(grad)
     return Problem(op, x, weight, bias, min(kernel_size, shape.n), scale)
 
 
-def _eager_a(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.softmax(F.gelu(F.linear(x, weight, bias)), dim=-1)
+def _head_a(z: Tensor) -> Tensor:
+    return F.softmax(F.gelu(z), dim=-1)
 
 
-def _eager_b(x: Tensor, weight: Tensor, bias: Tensor, kernel_size: int, scale: float) -> Tensor:
-    z = F.linear(x, weight, bias)
+def _head_b(z: Tensor, kernel_size: int, scale: float) -> Tensor:
     pooled = F.avg_pool1d(z.unsqueeze(1), kernel_size).squeeze(1)
     return torch.max(F.gelu(pooled) * scale, dim=-1).values
 
 
-def _eager(p: Problem) -> Call:
+def _eager_a(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return _head_a(F.linear(x, weight, bias))
+
+
+def _eager_b(x: Tensor, weight: Tensor, bias: Tensor, kernel_size: int, scale: float) -> Tensor:
+    return _head_b(F.linear(x, weight, bias), kernel_size, scale)
+
+
+def _eager_on(p: Problem, linear: Callable[[], Tensor]) -> Call:
+    """The rest of the head in eager, on a linear part of another making."""
     if p.op == "linear_gelu_softmax":
-        return lambda: _eager_a(p.x, p.weight, p.bias)
-    return lambda: _eager_b(p.x, p.weight, p.bias, p.kernel_size, p.scale)
+        return lambda: _head_a(linear())
+    return lambda: _head_b(linear(), p.kernel_size, p.scale)
+
+
+def _eager(p: Problem) -> Call:
+    return _eager_on(p, lambda: F.linear(p.x, p.weight, p.bias))
 
 
 def _compile(p: Problem) -> Call:
@@ -93,20 +111,31 @@ def _linear(p: Problem) -> Call:
     return lambda: F.linear(p.x, p.weight, p.bias)
 
 
-def _ours(p: Problem) -> Call:
+def _ours(p: Problem, precision: str | None = None) -> Call:
     if p.op == "linear_gelu_softmax":
-        return lambda: cutlass_ops.linear_gelu_softmax(p.x, p.weight, p.bias)
+        return lambda: cutlass_ops.linear_gelu_softmax(p.x, p.weight, p.bias, precision=precision)
     return lambda: cutlass_ops.linear_avgpool_gelu_scale_max(
-        p.x, p.weight, p.bias, kernel_size=p.kernel_size, scale=p.scale
+        *(p.x, p.weight, p.bias), kernel_size=p.kernel_size, scale=p.scale, precision=precision
     )
 
 
-def _packed(p: Problem) -> Call:
+def _packed(p: Problem, precision: str | None = None) -> Call:
     if p.op == "linear_gelu_softmax":
-        pack_a = cutlass_ops.pack_linear(p.weight, p.bias)
+        pack_a = cutlass_ops.pack_linear(p.weight, p.bias, precision=precision)
         return lambda: cutlass_ops.linear_gelu_softmax(p.x, pack_a)
-    pack_b = cutlass_ops.pack_linear(p.weight, p.bias, kernel_size=p.kernel_size)
+    pack_b = cutlass_ops.pack_linear(
+        p.weight, p.bias, kernel_size=p.kernel_size, precision=precision
+    )
     return lambda: cutlass_ops.linear_avgpool_gelu_scale_max(p.x, pack_b, scale=p.scale)
+
+
+def _cublas_fp16x3(p: Problem) -> Call:
+    composed = peers.ComposedLinear.of(p.x, p.weight)
+    return _eager_on(p, lambda: composed(p.bias))
+
+
+def _tf32(p: Problem) -> Call:
+    return _eager_on(p, lambda: peers.tf32_linear(p.x, p.weight, p.bias))
 
 
 _MAKERS: dict[str, Callable[[Problem], Call]] = {
@@ -115,7 +144,20 @@ _MAKERS: dict[str, Callable[[Problem], Call]] = {
     "linear": _linear,
     "ours": _ours,
     "packed": _packed,
+    "fp16x3": partial(_ours, precision="fp16x3"),
+    "fp16x3-packed": partial(_packed, precision="fp16x3"),
+    "cublas-fp16x3": _cublas_fp16x3,
+    "tf32": _tf32,
 }
+
+
+def suits(provider: str, shape: Shape, *, quick: bool) -> bool:
+    """Whether `provider` belongs to the default benchmark of `shape`."""
+    if provider == "compile":
+        return shape in COMPILE_SHAPES and not quick
+    if provider in PEERS:
+        return shape in PEER_SHAPES
+    return provider not in FP16X3 or shape.m >= FP16X3_ROWS
 
 
 def make_call(provider: str, problem: Problem) -> Call:

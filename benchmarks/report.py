@@ -10,7 +10,7 @@ The JSON document (schema 1), written by `python -m benchmarks` and read back by
     cases         list of op cases, one for each op, shape and grad mode
         op, m, n, k, grad, flops, least_bytes
         errors    {provider: relative error against float64}
-        error_bound  the largest error allowed for ours and packed
+        error_bound  the largest error allowed for ours, packed and those of fp16x3
         host_us   {provider: host time of one launch}
         peak_bytes   {provider: GPU memory held beyond the operands, the result included}
         skipped   {provider: why}
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import device_name
-from benchmarks.providers import BASELINE, PROVIDERS
-from benchmarks.shapes import SHORT_NAMES
+from benchmarks.providers import BASELINE, FP16X3, IEEE, PEERS, PROVIDERS
+from benchmarks.shapes import FP16X3_ROWS, SHORT_NAMES
 from benchmarks.timing import Samples
 
 SCHEMA = 1
@@ -63,6 +63,11 @@ def load(path: Path) -> Json:
     return results
 
 
+def failure(error: Exception) -> str:
+    """What an exception says, on one short line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
 def medians(case: Json, cache: str = "warm") -> dict[str, float]:
     """{provider: median microseconds} of a case, empty for a cache state not measured."""
     return {name: entry["median"] for name, entry in case["times"].get(cache, {}).items()}
@@ -85,7 +90,7 @@ def speedup(case: Json, provider: str, cache: str = "warm") -> float | None:
     return times[BASELINE] / times[provider]
 
 
-OURS = ("ours", "packed")
+OURS = (*IEEE, *FP16X3)
 
 
 def failed(results: Json) -> list[Json]:
@@ -133,11 +138,30 @@ def _error(value: float | None) -> str:
     return "-" if value is None else f"{value:.1e}"
 
 
+def _label(case: Json) -> str:
+    shape = f"{SHORT_NAMES[case['op']]}   {case['m']}x{case['n']}x{case['k']}"
+    return shape + (" grad" if case["grad"] else "")
+
+
+def _verdict(case: Json, judged: Iterable[str]) -> str:
+    """Whether the errors of these providers of ours are within the bound."""
+    if not all(_held(case, p) for p in judged):
+        return "NO"
+    known = case["error_bound"] is not None and any(p in case["errors"] for p in judged)
+    return "yes" if known else "-"
+
+
+def _tflops(case: Json, provider: str) -> str:
+    us = medians(case).get(provider)
+    return "-" if us is None else f"{case['flops'] / us / 1e6:.1f}"
+
+
 def ops_table(results: Json) -> str:
     """Times, ratios to eager and errors of every op case; times in microseconds."""
     cases: list[Json] = results["cases"]
-    used = [p for p in PROVIDERS if any(p in medians(case) for case in cases)]
-    ours = [p for p in OURS if p in used]
+    apart = (*FP16X3, *PEERS)
+    used = [p for p in PROVIDERS if p not in apart and any(p in medians(case) for case in cases)]
+    ours = [p for p in IEEE if p in used]
     cold = any("cold" in case["times"] for case in cases)
     header = ["op  M x N x K", *used, *(f"{p}/eager" for p in ours)]
     header += [f"{p} cold" for p in ours] * cold
@@ -146,17 +170,63 @@ def ops_table(results: Json) -> str:
     for case in cases:
         times, error = medians(case), case["errors"]
         worst = max((error[p] for p in ours if p in error), default=None)
-        limit = case["error_bound"]
-        label = f"{SHORT_NAMES[case['op']]}   {case['m']}x{case['n']}x{case['k']}"
-        row = [label + (" grad" if case["grad"] else ""), *(_us(times.get(p)) for p in used)]
+        row = [_label(case), *(_us(times.get(p)) for p in used)]
         row += [_ratio(speedup(case, p)) for p in ours]
         row += [_ratio(speedup(case, p, "cold")) for p in ours] * cold
-        row.append(f"{case['flops'] / times['ours'] / 1e6:.1f}" if "ours" in times else "-")
-        row += [_error(error.get(BASELINE)), _error(worst)]
-        judged = limit is not None and worst is not None
-        row.append("NO" if not all(_held(case, p) for p in OURS) else "yes" if judged else "-")
+        row += [_tflops(case, "ours"), _error(error.get(BASELINE)), _error(worst)]
+        row.append(_verdict(case, IEEE))
         rows.append(row)
     return _table(header, rows)
+
+
+def fp16x3_table(results: Json) -> str:
+    """fp16x3 beside its peers, in the cases that have any of them; empty without any."""
+    shown = (*FP16X3, *PEERS)
+    cases = [
+        c for c in results["cases"] if any(p in medians(c) or p in c["skipped"] for p in shown)
+    ]
+    used = [p for p in shown if any(p in medians(case) for case in cases)]
+    if not cases:
+        return ""
+    cold = [p for p in FP16X3 if any(p in medians(case, "cold") for case in cases)]
+    header = ["op  M x N x K", *used, *(f"{p}/eager" for p in used), *(f"{p} cold" for p in cold)]
+    compared = [BASELINE, *(p for p in PEERS if p in used)]
+    header += ["TFLOP/s", *(f"err {p}" for p in compared), "err ours", "within"]
+    rows = []
+    for case in cases:
+        times, error = medians(case), case["errors"]
+        row = [_label(case), *(_us(times.get(p)) for p in used)]
+        row += [_ratio(speedup(case, p)) for p in used]
+        row += [_ratio(speedup(case, p, "cold")) for p in cold]
+        row += [_tflops(case, "fp16x3"), *(_error(error.get(p)) for p in compared)]
+        worst = max((error[p] for p in FP16X3 if p in error), default=None)
+        row += [_error(worst), _verdict(case, FP16X3)]
+        rows.append(row)
+    return _table(header, rows)
+
+
+def mean_lines(results: Json) -> list[str]:
+    """A sentence for each op and provider of ours: the mean and the least speedup without grad;
+    that of fp16x3 over the shapes of enough rows."""
+    lines = []
+    for op, short in SHORT_NAMES.items():
+        for provider in ("ours", *FP16X3):
+            rows = FP16X3_ROWS if provider in FP16X3 else 0
+            ratios = [
+                (ratio, f"{case['m']}x{case['n']}x{case['k']}")
+                for case in results["cases"]
+                if case["op"] == op and not case["grad"] and case["m"] >= rows
+                if (ratio := speedup(case, provider))
+            ]
+            if ratios:
+                mean, (least, where) = geometric_mean(r for r, _ in ratios), min(ratios)
+                name = short if provider == "ours" else f"{short}, {provider}"
+                which = f" of M >= {rows}" if rows else ""
+                lines.append(
+                    f"{name}: geometric mean {mean:.2f}x over {len(ratios)} shapes{which}, "
+                    f"least {least:.2f}x at {where}"
+                )
+    return lines
 
 
 def parts_table(results: Json) -> str:
@@ -193,18 +263,13 @@ def summary(results: Json) -> str:
         ops_table(results),
         "",
     ]
-    for op, short in SHORT_NAMES.items():
-        ratios = [
-            (ratio, f"{case['m']}x{case['n']}x{case['k']}")
-            for case in results["cases"]
-            if case["op"] == op and not case["grad"] and (ratio := speedup(case, "ours"))
+    if fp16x3 := fp16x3_table(results):
+        lines += [
+            'Precision "fp16x3" and its peers (cublas-fp16x3: without splitting x and the weight):',
+            fp16x3,
+            "",
         ]
-        if ratios:
-            mean, (least, where) = geometric_mean(r for r, _ in ratios), min(ratios)
-            lines.append(
-                f"{short}: geometric mean {mean:.2f}x over {len(ratios)} shapes, "
-                f"least {least:.2f}x at {where}"
-            )
+    lines += mean_lines(results)
     if results["parts"]:
         lines += ["", f"Copy bandwidth {results['copy_gbs']:.0f} GB/s", parts_table(results)]
     return "\n".join([*lines, *(f"Note: {note}" for note in notes)])

@@ -75,6 +75,15 @@ QUICK_SHAPES: tuple[Shape, ...] = (HEADLINE, Shape(1, 8192, 8192), Shape(16, 819
 # shape would take longer than measuring it.
 GRAD_SHAPES = QUICK_SHAPES
 COMPILE_SHAPES = QUICK_SHAPES
+# fp16x3 is for many rows: where reading the weight takes most of the time, it has nothing to gain.
+FP16X3_ROWS = 256
+# Where fp16x3 is compared with its peers: the headline, few rows, short K, and all sizes alike.
+PEER_SHAPES: tuple[Shape, ...] = (
+    HEADLINE,
+    Shape(256, 8192, 8192),
+    Shape(4096, 4096, 4096),
+    Shape(16384, 1024, 1024),
+)
 CPU_SHAPES: tuple[Shape, ...] = (Shape(1, 256, 256), Shape(64, 512, 256), Shape(128, 1024, 512))
 
 

@@ -2,6 +2,7 @@
 # Benchmark a built wheel on this machine's GPU: python -m benchmarks, against the wheel.
 #
 #   scripts/gpu_bench.sh [--wheel PATH] OUTPUT_DIR [BENCHMARK_ARGS...]
+#   scripts/gpu_bench.sh [--wheel PATH] --errors OUTPUT_DIR [REPORT_ARGS...]   benchmarks.error_report
 #
 # The wheel is the newest in dist/ unless named. Writes JSON and PNG files into OUTPUT_DIR.
 # Environment: PYTHON, WHEELHOUSE (gpu_common.sh); CUTLASS_OPS_COMMIT (recorded where this folder is
@@ -14,8 +15,13 @@ if [[ "${1:-}" == --wheel ]]; then
   wheel="$(realpath "${2:?--wheel needs a path}")"
   shift 2
 fi
+module=benchmarks
+if [[ "${1:-}" == --errors ]]; then
+  module=benchmarks.error_report
+  shift
+fi
 if [[ $# -lt 1 || "$1" == -* ]]; then
-  sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 mkdir -p "$1"
@@ -26,4 +32,4 @@ if [[ -z "${CUTLASS_OPS_COMMIT:-}" ]] && commit="$(git -C "$REPO" rev-parse HEAD
   export CUTLASS_OPS_COMMIT="$commit"
 fi
 set_up "${wheel:-$(newest_wheel)}"
-"$PYTHON" -m benchmarks --output "$output" "$@"
+"$PYTHON" -m "$module" --output "$output" "$@"

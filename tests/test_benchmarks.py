@@ -65,7 +65,7 @@ def test_a_run_writes_raw_samples_and_where_they_come_from(tiny_run: Any) -> Non
     assert [path.suffix for path in sorted(folder.iterdir())] == [".json", ".png"]
 
 
-@pytest.mark.parametrize("provider", ["ours", "packed"])
+@pytest.mark.parametrize("provider", report.OURS)
 def test_a_call_of_ours_that_raises_fails_the_run(
     provider: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
@@ -83,6 +83,42 @@ def test_a_call_of_ours_that_raises_fails_the_run(
     assert "failed: RuntimeError: no such kernel" in output
 
 
+def test_fp16x3_has_a_table_beside_its_peers(tmp_path: Path) -> None:
+    """On a CPU "ieee" stands in for it."""
+    names = ("fp16x3", "fp16x3-packed", "cublas-fp16x3", "tf32")
+    done = run_python(
+        *("-m", "benchmarks", "--device", "cpu", "--output", str(tmp_path), "--grad", "both"),
+        *("--shapes", "256x40x24,16x64x32", "--seconds", "0.01", "--kernel-size", "4"),
+        *("--providers", ",".join(("eager", *names))),
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*.json")
+    document = json.loads(path.read_text())
+    for case in document["cases"]:
+        expected = {"eager", "fp16x3", "fp16x3-packed"} | (set() if case["grad"] else set(names))
+        assert set(case["times"]["warm"]) == expected == set(case["errors"])
+        assert max(case["errors"].values()) < 1e-5
+    for name in names:
+        assert f"{name}/eager" in done.stdout
+    for op in "AB":
+        assert f"{op}, fp16x3: geometric mean" in done.stdout
+    assert "over 1 shapes of M >= 256" in done.stdout
+    assert [file.name.split("_")[-1] for file in tmp_path.glob("*.png")] == ["fp16x3.png"]
+
+
+def test_the_default_benchmark_measures_fp16x3_for_many_rows_and_peers_at_a_few_shapes() -> None:
+    def shapes_of(provider: str, **options: bool) -> list[shapes.Shape]:
+        quick = options.get("quick", False)
+        return [s for s in shapes.GPU_SHAPES if providers.suits(provider, s, quick=quick)]
+
+    assert shapes_of("ours") == list(shapes.GPU_SHAPES)
+    assert shapes.HEADLINE in shapes_of("fp16x3") == shapes_of("fp16x3-packed")
+    assert {s.m >= shapes.FP16X3_ROWS for s in shapes_of("fp16x3")} == {True}
+    assert set(shapes_of("tf32")) == set(shapes_of("cublas-fp16x3")) == set(shapes.PEER_SHAPES)
+    assert set(shapes_of("compile")) == set(shapes.COMPILE_SHAPES)
+    assert not shapes_of("compile", quick=True)
+
+
 def test_what_counts_as_failed() -> None:
     def outcome(**case: Any) -> bool:
         case = {"errors": {"eager": 1e-7}, "error_bound": 1e-6, "skipped": {}, **case}
@@ -94,6 +130,8 @@ def test_what_counts_as_failed() -> None:
     assert outcome(errors={"ours": 1.1e-6})
     assert outcome(errors={"packed": math.nan})
     assert outcome(skipped={"packed": "RuntimeError: no such kernel"})
+    assert outcome(errors={"fp16x3": 1.1e-6})
+    assert not outcome(errors={"tf32": 1e-3}, skipped={"cublas-fp16x3": "OutOfMemoryError"})
     raised = {"skipped": {"ours": "RuntimeError: no such kernel"}}
     assert report.failed({"cases": [], "growth": [raised]}) == [raised]
 
