@@ -189,17 +189,18 @@ struct Launchers {
   static Status refine(LinearCall const& call) {
     Chain const steps = chain(call.arguments, call.problem.n);
     int const output_columns = call.problem.n / steps.window();
-    std::int64_t const ctas = grid_stride_ctas(call.problem.m, 1);
-    constexpr int kThreads = kernel::RefineNonfiniteConfig::kThreads;
+    using Config = kernel::RefineNonfiniteConfig;
+    constexpr int kThreads = Config::kThreads;
+    std::int64_t const ctas = grid_stride_ctas(call.problem.m, Config::kRows);
     if constexpr (Sink::kReduces) {
       kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps, output_columns,
-                                                        call.out, suspects(call)};
+                                                        call.out, missing(call)};
       return launch_dependent<kernel::refine_nonfinite<Chain, typename Sink::Monoid>>(
           "refine_nonfinite", ctas, kThreads, 0, call.stream, params);
     } else if (call.x_pairs.halves != nullptr) {
       kernel::RepairRowsParams<Chain, Sink> const params{
           call.problem,   steps,          Sink::make(call.out, output_columns, 1),
-          steps.window(), output_columns, suspects(call)};
+          steps.window(), output_columns, missing(call)};
       return launch_dependent<kernel::repair_rows<Chain, Sink>>("repair_rows", ctas, kThreads, 0,
                                                                 call.stream, params);
     } else {
@@ -208,7 +209,7 @@ struct Launchers {
   }
 
  private:
-  static kernel::HalvesSuspects suspects(LinearCall const& call) {
+  static kernel::MissingHalves missing(LinearCall const& call) {
     return {call.x_pairs, call.weight_pairs, call.column_flags,
             int(ceil_div(call.weight_pairs.rows, kKernels[kFp16x3].tile_n))};
   }

@@ -6,8 +6,9 @@
 
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/chain.h"
-#include "cutlass_ops/gemm/fp16_pairs.h"
 #include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/kernel/dot_source.h"
+#include "cutlass_ops/kernel/missing_halves.h"
 #include "cutlass_ops/kernel/refine_nonfinite.h"
 
 namespace cutlass_ops {
@@ -20,37 +21,49 @@ struct RepairRowsParams {
   Sink sink;  ///< where the results are
   int window;
   int output_columns;
-  HalvesSuspects halves;
+  MissingHalves missing;
 };
 
-/// One CTA per row, in a grid-stride loop; almost every one ends at the first test.
+/// One row, by the whole CTA.
+template <class Chain, class Sink>
+CUTLASS_OPS_DEVICE void repair_row(RepairRowsParams<Chain, Sink> const& params, int row) {
+  constexpr int kWidth = epilogue::fragment_width<Chain>();
+  bool const every_column = !params.missing.x.is_finite(row);
+  int const warp = threadIdx.x / 32;
+  for (int column = warp * kWidth; column < params.output_columns;
+       column += RefineNonfiniteConfig::kWarps * kWidth) {
+    bool wanted = every_column;
+    int const end = min(params.problem.n, (column + kWidth) * params.window);
+    for (int i = column * params.window; i < end && !wanted; ++i) {
+      wanted = !params.missing.weight.is_finite(i);
+    }
+    if (wanted) {
+      auto const y = params.chain.template evaluate<kWidth>(DotSource{params.problem}, row, column);
+      if (threadIdx.x % 32 == 0) {
+        typename Sink::State state;
+        params.sink.visit(state, y, row, column, params.output_columns - column);
+      }
+    }
+  }
+}
+
+/// Groups of rows in a grid-stride loop; almost every group ends at the first test.
 template <class Chain, class Sink>
 __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) repair_rows(
     __grid_constant__ RepairRowsParams<Chain, Sink> const params) {
-  constexpr int kWarps = RefineNonfiniteConfig::kThreads / 32;
-  constexpr int kWidth = epilogue::fragment_width<Chain>();
+  using Config = RefineNonfiniteConfig;
   wait_for_predecessor();
   release_successor();
-  bool const weight_finite = !params.halves.any_of_weight();
-  int const warp = threadIdx.x / 32;
-  for (std::int64_t row = blockIdx.x; row < params.problem.m; row += gridDim.x) {
-    bool const x_finite = params.halves.x.is_finite(int(row));
-    if (x_finite && weight_finite) {
-      continue;
-    }
-    for (int column = warp * kWidth; column < params.output_columns; column += kWarps * kWidth) {
-      bool wanted = !x_finite;
-      int const end = min(params.problem.n, (column + kWidth) * params.window);
-      for (int i = column * params.window; i < end && !wanted; ++i) {
-        wanted = !params.halves.weight.is_finite(i);
-      }
-      if (wanted) {
-        auto const y =
-            params.chain.template evaluate<kWidth>(DotSource{params.problem}, int(row), column);
-        if (threadIdx.x % 32 == 0) {
-          typename Sink::State state;
-          params.sink.visit(state, y, int(row), column, params.output_columns - column);
-        }
+  int const rows = params.problem.m;
+  bool const some_of_weight = params.missing.some_of_weight();
+  for (std::int64_t begin = std::int64_t{blockIdx.x} * Config::kRows; begin < rows;
+       begin += std::int64_t{gridDim.x} * Config::kRows) {
+    std::int64_t const mine = begin + threadIdx.x;
+    bool const suspect =
+        threadIdx.x < Config::kRows && mine < rows && !params.missing.x.is_finite(int(mine));
+    if (__syncthreads_or(some_of_weight || suspect)) {
+      for (std::int64_t row = begin; row < begin + Config::kRows && row < rows; ++row) {
+        repair_row(params, int(row));
       }
     }
   }
