@@ -143,43 +143,45 @@ struct Fp16x3Mainloop {
   CUTLASS_OPS_DEVICE static void multiply(Pipeline& pipeline, PipelineState& state, int tiles,
                                           int thread, SharedStorage& storage, Accumulators& sum) {
     using namespace cute;
-    TiledMma high_mma;
-    TiledMma low_mma;
+    TiledMma mma;
     int const group = __shfl_sync(0xffffffffu, thread / Tile::kGroupThreads, 0);
-    auto slice = high_mma.get_slice(group * Tile::kGroupThreads);
-    Tensor x =
-        slice.make_fragment_A(slice.partition_A(make_tensor(make_smem_ptr(storage.x), LayoutX{})));
-    Tensor w =
-        slice.make_fragment_B(slice.partition_B(make_tensor(make_smem_ptr(storage.w), LayoutW{})));
+    auto slice = mma.get_slice(group * Tile::kGroupThreads);
+    Tensor x = slice.make_fragment_A(
+        slice.partition_A(make_tensor(make_smem_ptr(storage.x), LayoutX{})));
+    Tensor w = slice.make_fragment_B(
+        slice.partition_B(make_tensor(make_smem_ptr(storage.w), LayoutW{})));
     Accumulators high;
     Accumulators low;
     clear(sum);
-    low_mma.accumulate_ = GMMA::ScaleOut::Zero;
+    auto low_scale = GMMA::ScaleOut::Zero;
     PipelineState done = state;
-    int since = 0;
     CUTLASS_OPS_UNROLL_BY(1)
     for (int tile = 0; tile < tiles; ++tile) {
       pipeline.consumer_wait(state);
-      int const stage = state.index();
-      high_mma.accumulate_ = since == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
-      warpgroup_fence_operand(high);
-      warpgroup_fence_operand(low);
-      warpgroup_arrive();
-      multiply_tile(high_mma, x(_, _, _, 0, stage), w(_, _, _, 0, stage), high);
-      warpgroup_commit_batch();
-      multiply_tile(low_mma, x(_, _, _, 0, stage), w(_, _, _, 1, stage), low);
-      multiply_tile(low_mma, x(_, _, _, 1, stage), w(_, _, _, 0, stage), low);
-      warpgroup_commit_batch();
-      if (tile > 0) {
-        warpgroup_wait<2>();
-        pipeline.consumer_release(done);
-        ++done;
-      }
-      if (++since == Tile::kPromotion || tile + 1 == tiles) {
-        warpgroup_wait<1>();
+      auto const x_high = x(_, _, _, 0, state.index());
+      auto const x_low = x(_, _, _, 1, state.index());
+      auto const w_high = w(_, _, _, 0, state.index());
+      auto const w_low = w(_, _, _, 1, state.index());
+      CUTLASS_OPS_UNROLL
+      for (int step = 0; step < size<2>(x_high); step += Tile::kPromotion) {
         warpgroup_fence_operand(high);
+        warpgroup_fence_operand(low);
+        warpgroup_arrive();
+        mma.accumulate_ = GMMA::ScaleOut::Zero;
+        multiply_steps(mma, x_high, w_high, step, high);
+        warpgroup_commit_batch();
+        mma.accumulate_ = low_scale;
+        multiply_steps(mma, x_high, w_low, step, low);
+        multiply_steps(mma, x_low, w_high, step, low);
+        low_scale = GMMA::ScaleOut::One;
+        warpgroup_commit_batch();
+        warpgroup_wait<1>();  // for the products of the high halves, and all that came before them
+        warpgroup_fence_operand(high);
+        if (step == 0 && tile > 0) {
+          pipeline.consumer_release(done);
+          ++done;
+        }
         add(sum, high);
-        since = 0;
       }
       ++state;
     }
@@ -193,11 +195,11 @@ struct Fp16x3Mainloop {
 
  private:
   template <class X, class W>
-  CUTLASS_OPS_DEVICE static void multiply_tile(TiledMma& mma, X const& x, W const& w,
-                                               Accumulators& accumulators) {
+  CUTLASS_OPS_DEVICE static void multiply_steps(TiledMma& mma, X const& x, W const& w, int begin,
+                                                Accumulators& accumulators) {
     CUTLASS_OPS_UNROLL
-    for (int k = 0; k < cute::size<2>(x); ++k) {
-      cute::gemm(mma, x(cute::_, cute::_, k), w(cute::_, cute::_, k), accumulators);
+    for (int step = begin; step < begin + Tile::kPromotion; ++step) {
+      cute::gemm(mma, x(cute::_, cute::_, step), w(cute::_, cute::_, step), accumulators);
       mma.accumulate_ = cute::GMMA::ScaleOut::One;
     }
   }

@@ -84,29 +84,11 @@ struct SplitShare {
     }
   }
 
-  /// Into L2: a line by one of the threads that will read it.
-  CUTLASS_OPS_DEVICE void prefetch(float const* first, int left) const {
-    if (threadIdx.x % 8 == 0) {
-      CUTLASS_OPS_UNROLL
-      for (int i = 0; i < Config::kFragments; ++i) {
-        if (i * Config::kStep < left) {
-          asm volatile("prefetch.global.L2 [%0];" ::"l"(first + i * Config::kStep));
-        }
-      }
-    }
-  }
-
-  /// Rows that are on their way to L2 while one is added: it alone has too few loads in flight.
-  static constexpr int kAhead = 2;
-
   /// The means of kernel_size rows, summed in float64 as fold_rows does.
   CUTLASS_OPS_DEVICE void load_means(SplitRowsParams const& params, float const* first, int left) {
     double sums[Config::kFragments][4] = {};
     CUTLASS_OPS_UNROLL_BY(1)
     for (int row = 0; row < params.kernel_size; ++row, first += params.stride) {
-      if (row + kAhead < params.kernel_size) {
-        prefetch(first + kAhead * params.stride, left);
-      }
       load(first, left, params.vectorized);
       CUTLASS_OPS_UNROLL
       for (int i = 0; i < Config::kFragments; ++i) {
