@@ -11,7 +11,7 @@ import torch
 from fake_kernels import Kernels, agree, leads, operands
 from native import force_folding
 
-from cutlass_ops import dispatch, reference
+from cutlass_ops import dispatch, reference, weights
 from cutlass_ops.packing import pack_linear
 
 approximations = pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -80,8 +80,8 @@ def test_parts(lead: tuple[int, ...], approximate: str, kernels: Kernels) -> Non
     agree(dispatch.softmax(z), reference.softmax(z))
     expected = reference.gelu_scale_max(z, bias, scale=-2.0, approximate=approximate)
     agree(dispatch.gelu_scale_max(z, bias, -2.0, approximate), expected)
-    agree(dispatch.fold_rows(weight, 4), reference.fold_rows(weight, 4))
-    agree(dispatch.fold_rows(bias, 2), reference.fold_rows(bias, 2))
+    agree(weights.fold_rows(weight, 4), reference.fold_rows(weight, 4))
+    agree(weights.fold_rows(bias, 2), reference.fold_rows(bias, 2))
     few = ["fold_rows", "fold_rows"]
     assert (
         kernels.ran
