@@ -70,34 +70,12 @@ class PackedLinear(nn.Module):
         self.precision = mode
         self.register_buffer("weight", _snapshot(weight, kernel_size))
         self.register_buffer("bias", None if bias is None else _snapshot(bias, kernel_size))
-        self.register_buffer("pairs", None, persistent=False)
-        self._split()
+        self.register_buffer("pairs", _split(self.weight, mode), persistent=False)
         self.train(False)
 
     def halves(self) -> Tensor | None:
         """``pairs``; for the mode "ieee" without the price of asking for a buffer."""
         return None if self.precision == "ieee" else self.pairs
-
-    def _split(self) -> None:
-        """Make ``pairs`` anew, in the memory that they have if that fits: a CUDA graph reads it.
-
-        None where nothing would read them, or nothing can be written: in a trace or a transform,
-        where a pack lives for one call, and on tensors of other kinds.
-        """
-        weight = self.weight
-        if (
-            self.precision == "ieee"
-            or torch.compiler.is_compiling()
-            or transforms_active()
-            or type(weight) is not Tensor
-            or weight.dtype != torch.float32
-            or weight.numel() == 0
-            or _precision.reason_not_native(self.precision, weight.device) is not None
-        ):
-            self.pairs = None
-        else:
-            with torch.no_grad():
-                self.pairs = split_rows(weight, self.pairs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedLinear:
         """What moves and casts a module: not the halves, which are made anew from what came of the
@@ -105,10 +83,7 @@ class PackedLinear(nn.Module):
         weight, pairs = self.weight, self.pairs
         self.pairs = None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.weight is weight:
-            self.pairs = pairs
-        else:
-            self._split()
+        self.pairs = pairs if self.weight is weight else _split(self.weight, self.precision)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -118,7 +93,7 @@ class PackedLinear(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._split()
+        self.pairs = _split(self.weight, self.precision)
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the buffers do not tell; goes into the state_dict."""
@@ -167,7 +142,7 @@ class PackedLinear(nn.Module):
             error_msgs += errors
         else:
             super()._load_from_state_dict(state_dict, prefix, *args)
-            self._split()
+            self.pairs = _split(self.weight, self.precision, self.pairs)
 
     def extra_repr(self) -> str:
         bias = "None" if self.bias is None else list(self.bias.shape)
@@ -193,6 +168,27 @@ def _snapshot(tensor: Tensor, kernel_size: int) -> Tensor:
             return tensor.clone(memory_format=torch.contiguous_format)
         folded: Tensor = OPS.fold_rows(tensor, kernel_size)
         return folded
+
+
+def _split(weight: Tensor, precision: str, pairs: Tensor | None = None) -> Tensor | None:
+    """The halves of a packed weight, in the memory of ``pairs`` if that fits: a CUDA graph may read
+    it.
+
+    None where nothing would read them, or nothing can make them: in a trace or a transform, where
+    a pack lives for one call, and of subclasses of Tensor.
+    """
+    if (
+        precision == "ieee"
+        or torch.compiler.is_compiling()
+        or transforms_active()
+        or type(weight) is not Tensor
+        or weight.dtype != torch.float32
+        or weight.numel() == 0
+        or _precision.reason_not_native(precision, weight.device) is not None
+    ):
+        return None
+    with torch.no_grad():
+        return split_rows(weight, pairs)
 
 
 def pack_linear(

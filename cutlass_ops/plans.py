@@ -110,7 +110,8 @@ def pooled_route(
     rows = windows * kernel_size
     scale = 1.0  # a plan does not depend on it
     if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu, fp16x3):
-        plan = linear_plan(name, (1.0, scale), m, windows, k, gpu, kernel_size, fp16x3)
+        # in fp16x3 folding leaves halves, where the means would be
+        plan = linear_plan(name, (1.0, scale), m, windows, k, gpu, kernel_size, fp16x3, fp16x3)
         memory: int = OPS._folded_memory(windows, k, plan.kernel, plan.workspace)
         return PooledRoute(rows, True, plan, memory)
     params = (float(kernel_size), scale)

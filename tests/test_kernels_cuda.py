@@ -108,7 +108,7 @@ def test_folding_in_one_call_with_every_kernel(kernel: str, with_bias: bool, gpu
             if plan is None:
                 continue
             memory, out = guarded((m,), gpu)
-            scratch, space = guarded((OPS._folded_memory(n // 3, k, plan[2]),), gpu)
+            scratch, space = guarded((OPS._folded_memory(n // 3, k, plan[0], plan[2]),), gpu)
             OPS._folded_epilogue(x, weight, bias, name, params, *plan[:2], space, out)
             assert all(map(guards_are_intact, (memory, scratch)))
             means = torch.empty(n // 3, k, device=gpu)
