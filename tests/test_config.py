@@ -111,13 +111,11 @@ def test_explain_in_the_mode(op: str, packed: bool, monkeypatch: pytest.MonkeyPa
     """On a device that has it; without any device, of an H200."""
     shape = (1024, 8192, 8192)
     options: dict[str, Any] = {"packed": packed, "kernel_size": 16 if "pool" in op else 1}
+    monkeypatch.setattr(_library, "build_info", lambda: {"architectures": ["80", "90a"]})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     texts = [cutlass_ops.explain(op, shape, precision="fp16x3", **options)]
     with cutlass_ops.float32_precision("fp16x3"):
         texts.append(cutlass_ops.explain(op, shape, **options))
-    monkeypatch.setattr(
-        _library, "build_info", lambda: {"architectures": ["80", "90a"], "epilogues": []}
-    )
     fake_gpus(monkeypatch, (9, 0), (8, 0))
     texts.append(cutlass_ops.explain(op, shape, precision="fp16x3", device="cuda:0", **options))
     for text in texts:

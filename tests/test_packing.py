@@ -365,6 +365,33 @@ def test_halves_under_autocast_and_in_ieee(kernels: Kernels) -> None:
     assert not kernels.products[-1][1]
 
 
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_halves_are_part_of_a_graph(kernel_size: int, kernels: Kernels) -> None:
+    """torch.compile and torch.export take them for what they are, a buffer of the pack."""
+    torch._dynamo.reset()
+    x, pack = split_pack(kernel_size)
+    make = {
+        1: cutlass_ops.nn.PackedLinearGELUSoftmax,
+        3: cutlass_ops.nn.PackedLinearAvgPoolGELUScaleMax,
+    }
+    module = make[kernel_size](pack)
+    graphs: list[torch.fx.Graph] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.nn.Module:
+        graphs.append(graph.graph)
+        return graph
+
+    expected = module(x)
+    torch.testing.assert_close(torch.compile(module, fullgraph=True, backend=backend)(x), expected)
+    program = torch.export.export(module, (x,))
+    torch.testing.assert_close(program.module()(x), expected)
+    for graph in (*graphs, program.graph):
+        (call,) = (node for node in graph.nodes if "cutlass_ops" in str(node.target))
+        assert isinstance(call.args[-1], torch.fx.Node)
+        assert "pairs" in call.args[-1].name
+        assert "fp16x3" in call.args
+
+
 @pytest.mark.parametrize("mode", precision.MODES)
 def test_packing_inside_a_trace_or_a_transform_makes_no_halves(mode: str, kernels: Kernels) -> None:
     torch._dynamo.reset()
