@@ -58,30 +58,21 @@ def linear_gelu_softmax(
         RuntimeError: a pack with an x that requires grad; a strict precision without kernel.
     """
     op = "linear_gelu_softmax"
-    pairs = None
+    pack = pairs = None
     if isinstance(weight, PackedLinear):
-        check_pack_use(op, weight, x, bias, 1, precision)
-        bias, precision, pairs = weight.bias, weight.precision, weight.halves()
-        weight = weight.weight
+        pack = weight
+        check_pack_use(op, pack, x, bias, 1, precision)
+        bias, precision, weight = pack.bias, pack.precision, pack.weight
+        if precision != "ieee":  # to ask a module for a buffer costs time
+            pairs = pack.pairs
     check_approximate(op, approximate)
-    return _softmax_head(x, weight, bias, pairs, approximate, precision)
-
-
-def _softmax_head(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    pairs: Tensor | None,
-    approximate: str,
-    precision: str | None,
-) -> Tensor:
-    """The op on plain tensors; ``pairs`` are the halves of the weight, of a pack that has them."""
-    op = "linear_gelu_softmax"
     straight = calls.straight(x, weight, bias)
     if not straight:
         if autocast_active(x):
-            options = (pairs, approximate, precision)
-            return without_autocast(_softmax_head, x, weight, bias, *options)
+            options = {"approximate": approximate, "precision": precision}
+            if pairs is not None:  # the weight is float32 as it is
+                return without_autocast(linear_gelu_softmax, x, pack, **options)
+            return without_autocast(linear_gelu_softmax, x, weight, bias, **options)
         check_linear(op, x, weight, bias)
     mode = _mode(op, x, precision)
     if not needs_grad(x, weight, bias):
@@ -136,7 +127,9 @@ def linear_avgpool_gelu_scale_max(
     if isinstance(weight, PackedLinear):
         check_pack_use(op, weight, x, bias, kernel_size, precision)
         bias, precision, folded = weight.bias, weight.precision, weight.kernel_size
-        pairs, weight = weight.halves(), weight.weight
+        if precision != "ieee":
+            pairs = weight.pairs
+        weight = weight.weight
         kernel_size = 1
     return _pooled_head(x, weight, bias, pairs, kernel_size, folded, scale, approximate, precision)
 

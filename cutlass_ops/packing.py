@@ -73,10 +73,6 @@ class PackedLinear(nn.Module):
         self.register_buffer("pairs", _split(self.weight, mode), persistent=False)
         self.train(False)
 
-    def halves(self) -> Tensor | None:
-        """``pairs``; for the mode "ieee" without the price of asking for a buffer."""
-        return None if self.precision == "ieee" else self.pairs
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedLinear:
         """What moves and casts a module: not the halves, which are made anew from what came of the
         weight, unless it stayed what it was."""
