@@ -16,7 +16,14 @@ import torch
 
 from .schemas import OPS  # so they are defined before the binary that implements them is loaded
 
-__all__ = ["build_info", "load_error", "loaded", "unsupported_reason"]
+__all__ = [
+    "build_info",
+    "fp16x3_build_reason",
+    "fp16x3_reason",
+    "load_error",
+    "loaded",
+    "unsupported_reason",
+]
 
 _BINARY = Path(__file__).with_name("_C.abi3.so")
 
@@ -85,6 +92,36 @@ def unsupported_reason(device: torch.device) -> str | None:
         f"{torch.cuda.get_device_name(device)} has compute capability "
         f"{capability[0]}.{capability[1]}, and the kernels were built for "
         f"{', '.join(architectures)}; set CUTLASS_OPS_CUDA_ARCHS and build again"
+    )
+
+
+@functools.cache
+def fp16x3_reason(device: torch.device) -> str | None:
+    """Why the precision "fp16x3" is not native on ``device``, or None where it is.
+
+    Its tensor-core kernels are code for compute capability 9.0 and for no other, later ones
+    included.
+    """
+    reason = unsupported_reason(device)
+    if reason is not None:
+        return reason
+    capability = torch.cuda.get_device_capability(device)
+    if capability != (9, 0):
+        return (
+            f"{torch.cuda.get_device_name(device)} has compute capability "
+            f"{capability[0]}.{capability[1]}, and the tensor-core kernels are for 9.0 alone"
+        )
+    return fp16x3_build_reason()
+
+
+def fp16x3_build_reason() -> str | None:
+    """Why the loaded binary has no tensor-core kernels, or None where it has them."""
+    architectures: list[str] = build_info()["architectures"]
+    if any(name.removesuffix("+PTX") == "90a" for name in architectures):
+        return None
+    return (
+        f"the kernels were built for {', '.join(architectures)}, and the tensor-core kernels "
+        f"need 90a; set CUTLASS_OPS_CUDA_ARCHS and build again"
     )
 
 

@@ -3,6 +3,7 @@
 They stand outside the ops, in Python: that costs nothing where no gradient is needed. Each saves
 its inputs and outputs only, and its backward is made of operations that differentiate again, so
 double backward is right; the linear part of op A is an output of its function for that reason.
+A precision is that of the linear part, where backward computes it anew, too.
 Nothing here scatters with atomics, so gradients are bit-identical from run to run. Backward runs
 with autocast off; where it multiplies matrices it follows PyTorch's own TF32 flag, which the
 forward never does.
@@ -45,12 +46,12 @@ class Linear(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return calls.linear(x, weight, bias)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
+        return calls.linear(x, weight, bias, precision)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, _ = inputs
+        x, weight, _, _ = inputs
         _save_linear(ctx, x, weight)
 
     @staticmethod
@@ -58,7 +59,7 @@ class Linear(Function):
         (g,) = grads
         x, weight = ctx.saved_tensors
         with no_autocast(g):
-            return linear_gradients(g, x, weight, ctx.needs_input_grad)
+            return *linear_gradients(g, x, weight, ctx.needs_input_grad), None
 
 
 class GeluSoftmax(Function):
@@ -224,11 +225,12 @@ class LinearAvgPoolGeluScaleMax(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, bias, kernel_size, scale, approximate, _ = inputs
+        x, weight, bias, kernel_size, scale, approximate, precision = inputs
         ctx.save_for_backward(x, weight, bias)
         ctx.kernel_size = kernel_size
         ctx.scale = scale
         ctx.approximate = approximate
+        ctx.precision = precision
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
@@ -244,7 +246,7 @@ class LinearAvgPoolGeluScaleMax(Function):
             if kernel_size != 1:
                 folded = fold_rows(weight, kernel_size)
                 folded_bias = None if bias is None else fold_rows(bias, kernel_size)
-            h = linear(x, folded, folded_bias)
+            h = linear(x, folded, folded_bias, ctx.precision)
             dh = max_gradient(g, h, ctx.scale, ctx.approximate)
             dx = dh @ folded if need_x else None
             dweight = spread_rows(dh.t() @ x, kernel_size, rows) if need_weight else None

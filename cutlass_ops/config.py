@@ -51,15 +51,25 @@ def _build_lines() -> list[str]:
 def _device_lines() -> list[str]:
     if not torch.cuda.is_available():
         why = _no_cuda_reason()
-        return [f"device        cpu ({why}): the plain PyTorch reference runs"]
+        return [f"device        cpu ({why}): the plain PyTorch reference runs, in 'ieee' alone"]
     lines = []
     for index in range(torch.cuda.device_count()):
         name = torch.cuda.get_device_name(index)
         major, minor = torch.cuda.get_device_capability(index)
-        reason = _library.unsupported_reason(torch.device("cuda", index))
+        device = torch.device("cuda", index)
+        reason = _library.unsupported_reason(device)
         runs = "native kernels run" if reason is None else f"reference runs: {reason}"
         lines.append(f"device        cuda:{index} {name}, capability {major}.{minor}: {runs}")
+        lines.append(f"              native precisions: {_native_modes(device)}")
     return lines
+
+
+def _native_modes(device: torch.device) -> str:
+    """The modes that are native on ``device``, and why the others are not."""
+    reasons = {mode: _precision.reason_not_native(mode, device) for mode in _precision.MODES}
+    native = ", ".join(mode for mode, reason in reasons.items() if reason is None)
+    others = [f"; not {mode}: {reason}" for mode, reason in reasons.items() if reason is not None]
+    return native + "".join(others)
 
 
 def _no_cuda_reason() -> str:
@@ -68,7 +78,7 @@ def _no_cuda_reason() -> str:
 
 
 def show_config() -> str:
-    """Version, build, devices, and which kernels can run on them or why none can.
+    """Version, build, devices, which kernels can run on them or why none can, and in which modes.
 
     Returns:
         the text, as a str that also shows as text at the prompt.
@@ -80,8 +90,8 @@ def show_config() -> str:
         f"torch         {torch.__version__} (CUDA {cuda})",
         *_build_lines(),
         *_device_lines(),
-        f"precision     {_precision.get_float32_precision()} is the default; native: "
-        f"{', '.join(_precision.NATIVE_MODES)}; known: {', '.join(_precision.MODES)}",
+        f"precision     {_precision.get_float32_precision()} is the default; known: "
+        f"{', '.join(_precision.MODES)}",
     ]
     return Report("\n".join(lines))
 
@@ -102,7 +112,7 @@ def explain(
         op: ``"linear_gelu_softmax"`` or ``"linear_avgpool_gelu_scale_max"``.
         shape: (M, N, K): rows of x, rows of the weight, columns of both.
         precision: the mode asked for; None for the default.
-        packed: whether the weight is a PackedLinear, already folded.
+        packed: whether the weight is a PackedLinear, already folded, and split for "fp16x3".
         kernel_size: of the pooling; 1 for linear_gelu_softmax.
         approximate: the form of GELU.
         device: a CUDA device; None for the current one. Without any the text says why the
@@ -127,8 +137,6 @@ def explain(
         kernel_size = check_kernel_size("explain", kernel_size, n if pooled else 1)
     mode = _precision.requested("explain", precision)
     lines = [f"{op}  M={m} N={n} K={k}" + (f" kernel_size={kernel_size}" if pooled else "")]
-    if mode not in _precision.NATIVE_MODES:
-        lines.append(f"precision {mode!r} has no native kernel in this build: 'ieee' stands in")
     target = _target(device)
     if target is None:
         lines.append(f"the plain PyTorch reference would run: {_reference_reason(device)}")
@@ -136,16 +144,26 @@ def explain(
             return Report("\n".join(lines))
         gpu = plans.H200
         lines.append(f"on an H200 ({gpu.sm_count} SMs) it would be:")
+        reason = None if mode == "ieee" else _library.fp16x3_build_reason()
     else:
         gpu = plans.gpu(target)
         name = torch.cuda.get_device_name(target)
         lines.append(f"on cuda:{target}, {name} ({gpu.sm_count} SMs):")
+        reason = _precision.reason_not_native(mode, torch.device("cuda", target))
+    if reason is not None:
+        lines.append(f"  precision {mode!r} has no native kernel here: {reason}; 'ieee' stands in")
+        mode = "ieee"
+    fp16x3 = mode == "fp16x3"
     if m == 0 or n == 0:
         lines.append("  nothing, the output is empty")
-    elif pooled:
-        lines += _pooled_lines(m, n, k, kernel_size, packed, approximate, gpu)
+        return Report("\n".join(lines))
+    if fp16x3 and packed:
+        lines.append("  weights split into fp16 halves when they were packed")
+    if pooled:
+        lines += _pooled_lines(m, n, k, kernel_size, packed, approximate, gpu, fp16x3)
     else:
-        lines.append(_plan_line("linear", plans.linear_plan("identity", (), m, n, k, gpu)))
+        plan = plans.linear_plan("identity", (), m, n, k, gpu, 1, fp16x3, fp16x3 and packed)
+        lines.append(_plan_line("linear", plan))
         lines.append(f"  bias, {gelu_name(approximate)} and row softmax in one pass")
     return Report("\n".join(lines))
 
@@ -194,16 +212,24 @@ def _reference_reason(device: torch.device | str | int | None) -> str:
 
 
 def _pooled_lines(
-    m: int, n: int, k: int, kernel_size: int, packed: bool, approximate: str, gpu: plans.Gpu
+    m: int,
+    n: int,
+    k: int,
+    kernel_size: int,
+    packed: bool,
+    approximate: str,
+    gpu: plans.Gpu,
+    fp16x3: bool,
 ) -> list[str]:
     name = pooled_name(approximate)
     windows = n // kernel_size
     lines = []
     if packed and kernel_size > 1:
         lines.append("  weights folded when they were packed")
-        route = plans.pooled_route(name, m, windows, k, 1, gpu, kernel_size)
+        route = plans.pooled_route(name, m, windows, k, 1, gpu, kernel_size, fp16x3, fp16x3)
     else:
-        route = plans.pooled_route(name, m, n, k, kernel_size, gpu)
+        halves = fp16x3 and packed and kernel_size == 1
+        route = plans.pooled_route(name, m, n, k, kernel_size, gpu, 1, fp16x3, halves)
         if route.fold:
             lines.append(f"  fold the weights, {route.rows} rows to {windows}")
     return [*lines, _plan_line(name, route.plan)]

@@ -3,7 +3,7 @@
 Each function either hands over to the binary or, where that cannot serve the device or the dtype,
 to the plain PyTorch reference. Outputs and workspaces are allocated here and not in C++, so that
 running out of memory surfaces as ``torch.OutOfMemoryError``. Nothing here synchronises, so every
-path can be captured in a CUDA graph from its first call on.
+path can be captured in a CUDA graph from its first call on. (fold_rows: weights.py.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from .precision import check_native
 from .schemas import OPS
 from .validation import (
     check_columns,
-    check_fold_rows,
     check_kernel_size,
     check_linear_shapes,
     check_matrix_shapes,
@@ -33,7 +32,6 @@ _linear_epilogue_native = bare_call(OPS._linear_epilogue.default)
 _linear_softmax_native = bare_call(OPS._linear_softmax.default)
 _matrix_epilogue_native = bare_call(OPS._matrix_epilogue.default)
 _row_softmax_native = bare_call(OPS._row_softmax.default)
-_fold_rows_native = bare_call(OPS._fold_rows.default)
 _folded_epilogue_native = bare_call(OPS._folded_epilogue.default)
 
 
@@ -47,10 +45,12 @@ def linear_epilogue(
     bias: Tensor | None,
     name: str,
     params: Sequence[float],
+    precision: str = "ieee",
     op: str = "linear_epilogue",
 ) -> Tensor:
     """CUDA implementation of ``cutlass_ops::linear_epilogue``; ``op`` is named in errors."""
     row = lookup(name)
+    check_native(op, precision, x.device)
     check_linear_shapes(op, x, weight, bias)
     n, k = weight.shape
     row.check(n, params)
@@ -67,24 +67,32 @@ def linear_epilogue(
     out = empty(x, lead if row.columns is None else (*lead, row.columns(n, params)))
     if out.numel() > 0:
         params = tuple(params)
-        kernel, splits, elements, _, _ = plans.linear_plan(name, params, m, n, k, _gpu(x))
+        kernel, splits, elements, _, _ = plans.linear_plan(
+            name, params, m, n, k, _gpu(x), 1, precision == "fp16x3"
+        )
         scratch = plans.workspace(x, elements)
         weight, bias = unit_columns(weight), dense(bias)
-        _linear_epilogue_native(x, weight, bias, name, params, kernel, splits, scratch, out)
+        _linear_epilogue_native(x, weight, bias, name, params, kernel, splits, scratch, out, None)
     return out
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str = "ieee") -> Tensor:
     """CUDA implementation of ``cutlass_ops::linear``."""
-    return linear_epilogue(x, weight, bias, "identity", (), op="linear")
+    return linear_epilogue(x, weight, bias, "identity", (), precision, op="linear")
 
 
 def linear_gelu_softmax(
-    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    approximate: str,
+    precision: str,
+    pairs: Tensor | None = None,
 ) -> Tensor:
     """CUDA implementation of ``cutlass_ops::linear_gelu_softmax``: a GEMM, then bias, GELU and
     softmax in place and in one pass, which waits for memory and has the instructions to spare."""
-    return _softmax_head("linear_gelu_softmax", x, weight, bias, approximate, precision, False)[0]
+    op = "linear_gelu_softmax"
+    return _softmax_head(op, x, weight, bias, approximate, precision, pairs, False)[0]
 
 
 def linear_gelu_softmax_training(
@@ -93,7 +101,7 @@ def linear_gelu_softmax_training(
     """CUDA implementation of ``cutlass_ops::linear_gelu_softmax_training``: as above, but the GEMM
     leaves the linear part, which backward needs, in memory of its own."""
     op = "linear_gelu_softmax_training"
-    y, z = _softmax_head(op, x, weight, bias, approximate, precision, True)
+    y, z = _softmax_head(op, x, weight, bias, approximate, precision, None, True)
     assert z is not None
     return y, z
 
@@ -105,14 +113,17 @@ def _softmax_head(
     bias: Tensor | None,
     approximate: str,
     precision: str,
+    pairs: Tensor | None,
     keep_linear: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    check_native(op, precision)
+    check_native(op, precision, x.device)
     check_linear_shapes(op, x, weight, bias)
     if not native(op, x, weight, bias):
         plain = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
         return plain[0].contiguous(), plain[1].contiguous()
-    return run_softmax_head(op, x, weight, bias, approximate, keep_linear)
+    fp16x3 = precision == "fp16x3"
+    pairs = pairs if fp16x3 else None
+    return run_softmax_head(op, x, weight, bias, approximate, fp16x3, pairs, keep_linear)
 
 
 def run_softmax_head(
@@ -121,10 +132,13 @@ def run_softmax_head(
     weight: Tensor,
     bias: Tensor | None,
     approximate: str,
+    fp16x3: bool = False,
+    pairs: Tensor | None = None,
     keep_linear: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Op A, and its linear part where that is kept, on operands that the kernels take; below
-    autograd, or where nothing requires grad."""
+    autograd, or where nothing requires grad. ``pairs``, in fp16x3 alone: ``split_rows`` of the
+    weight."""
     n, k = weight.shape
     rows = unit_columns(x)
     m = rows.shape[0]
@@ -132,10 +146,12 @@ def run_softmax_head(
     y = x.new_empty(m, n) if rows is x else empty(x, (*x.shape[:-1], n))
     z = torch.empty_like(y) if keep_linear else None
     if m > 0 and n > 0:
-        kernel, splits, elements, _, _ = plans.linear_plan("identity", (), m, n, k, _gpu(x))
+        kernel, splits, elements, _, _ = plans.linear_plan(
+            "identity", (), m, n, k, _gpu(x), 1, fp16x3, pairs is not None
+        )
         scratch = plans.workspace(x, elements)
         weight, bias, gelu = unit_columns(weight), dense(bias), gelu_name(approximate)
-        _linear_softmax_native(rows, weight, bias, kernel, splits, scratch, gelu, z, y)
+        _linear_softmax_native(rows, weight, bias, kernel, splits, scratch, gelu, z, y, pairs)
     return y, z
 
 
@@ -148,19 +164,25 @@ def linear_avgpool_gelu_scale_max(
     approximate: str,
     precision: str,
     folded: int = 1,
+    pairs: Tensor | None = None,
 ) -> Tensor:
     """CUDA implementation of ``cutlass_ops::linear_avgpool_gelu_scale_max``: the pooling in the
     epilogue, or a GEMM on folded weights, as the cost model of the binary chooses. Weights that the
-    caller folded, ``folded`` rows into one, come with ``kernel_size`` 1."""
+    caller folded, ``folded`` rows into one, come with ``kernel_size`` 1, and so do ``pairs``."""
     op = "linear_avgpool_gelu_scale_max"
-    check_native(op, precision)
+    check_native(op, precision, x.device)
     check_linear_shapes(op, x, weight, bias)
     check_kernel_size(op, kernel_size, weight.shape[0])
     if not native(op, x, weight, bias):
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         ).contiguous()
-    return run_pooled_head(op, x, weight, bias, kernel_size, scale, approximate, folded)
+    fp16x3 = precision == "fp16x3"
+    if not fp16x3 or kernel_size != 1:  # the weight that is multiplied is another one
+        pairs = None
+    return run_pooled_head(
+        op, x, weight, bias, kernel_size, scale, approximate, folded, fp16x3, pairs
+    )
 
 
 def run_pooled_head(
@@ -172,8 +194,11 @@ def run_pooled_head(
     scale: float,
     approximate: str,
     folded: int,
+    fp16x3: bool = False,
+    pairs: Tensor | None = None,
 ) -> Tensor:
-    """Op B on operands that the kernels take; below autograd, or where nothing requires grad."""
+    """Op B on operands that the kernels take; below autograd, or where nothing requires grad.
+    ``pairs``, in fp16x3 and with ``kernel_size`` 1 alone: ``split_rows`` of the weight."""
     n, k = weight.shape
     rows = unit_columns(x)
     m = rows.shape[0]
@@ -181,7 +206,9 @@ def run_pooled_head(
     out = x.new_empty(m) if rows is x else empty(x, x.shape[:-1])
     if m > 0:
         name = pooled_name(approximate)
-        route = plans.pooled_route(name, m, n, k, kernel_size, _gpu(x), folded)
+        route = plans.pooled_route(
+            name, m, n, k, kernel_size, _gpu(x), folded, fp16x3, pairs is not None
+        )
         weight, bias = unit_columns(weight), dense(bias)
         if route.rows != n:  # the remainder plays no part, so no kernel sees it
             weight = weight.narrow(0, 0, route.rows)
@@ -190,36 +217,15 @@ def run_pooled_head(
         # An infinite x against a window with weights of both signs is NaN by definition, but may be
         # infinite against their mean: where the op folds, it computes rows that came out infinite
         # again. The caller's packed weights hold the means only, so there that cannot be done.
-        run = _folded_epilogue_native if route.fold else _linear_epilogue_native
         kernel, splits, _, _, _ = route.plan
         params = (float(kernel_size), scale)
-        run(rows, weight, bias, name, params, kernel, splits, memory, out)
+        if route.fold:
+            _folded_epilogue_native(rows, weight, bias, name, params, kernel, splits, memory, out)
+        else:
+            _linear_epilogue_native(
+                rows, weight, bias, name, params, kernel, splits, memory, out, pairs
+            )
     return out
-
-
-def _fold(weight: Tensor, bias: Tensor | None, kernel_size: int) -> tuple[Tensor, Tensor | None]:
-    """fold_rows of a matrix with unit column stride, and of its dense bias in the same launch."""
-    windows, columns = weight.shape[0] // kernel_size, weight.shape[1]
-    out = empty(weight, (windows, columns))
-    bias_out = None if bias is None else empty(weight, (windows,))
-    if windows > 0 and (columns > 0 or bias is not None):
-        _fold_rows_native(weight, bias, kernel_size, out, bias_out)
-    return out, bias_out
-
-
-def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
-    """CUDA implementation of ``cutlass_ops::fold_rows``."""
-    op = "fold_rows"
-    check_fold_rows(op, weight, kernel_size)
-    if not native(op, weight):
-        return reference.fold_rows(weight, kernel_size)
-    check_sizes(op, weight.shape[0], weight.shape[-1], 1)
-    if weight.dim() > 1:
-        return _fold(unit_columns(weight), None, kernel_size)[0]
-    no_columns = weight.new_empty((weight.shape[0], 0))
-    folded = _fold(no_columns, dense(weight), kernel_size)[1]
-    assert folded is not None
-    return folded
 
 
 def gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:

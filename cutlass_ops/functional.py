@@ -28,7 +28,9 @@ from .validation import (
 def _mode(op: str, x: Tensor, precision: str | None) -> str:
     """The precision to run in; float64 has one arithmetic only."""
     mode = _precision.requested(op, precision)
-    return _precision.effective(op, mode) if x.dtype == torch.float32 else "ieee"
+    if mode == "ieee" or x.dtype != torch.float32:
+        return "ieee"
+    return _precision.effective(op, mode, x.device)
 
 
 def linear_gelu_softmax(
@@ -56,21 +58,28 @@ def linear_gelu_softmax(
         RuntimeError: a pack with an x that requires grad; a strict precision without kernel.
     """
     op = "linear_gelu_softmax"
+    pack = pairs = None
     if isinstance(weight, PackedLinear):
-        check_pack_use(op, weight, x, bias, 1, precision)
-        bias, precision, weight = weight.bias, weight.precision, weight.weight
+        pack = weight
+        check_pack_use(op, pack, x, bias, 1, precision)
+        bias, precision, weight = pack.bias, pack.precision, pack.weight
+        if precision != "ieee":  # to ask a module for a buffer costs time
+            pairs = pack.pairs
     check_approximate(op, approximate)
     straight = calls.straight(x, weight, bias)
     if not straight:
         if autocast_active(x):
             options = {"approximate": approximate, "precision": precision}
+            if pairs is not None:  # the weight is float32 as it is
+                return without_autocast(linear_gelu_softmax, x, pack, **options)
             return without_autocast(linear_gelu_softmax, x, weight, bias, **options)
         check_linear(op, x, weight, bias)
     mode = _mode(op, x, precision)
     if not needs_grad(x, weight, bias):
         if straight:
-            return dispatch.run_softmax_head(op, x, weight, bias, approximate)[0]
-        return calls.linear_gelu_softmax(x, weight, bias, approximate, mode)
+            fp16x3 = mode == "fp16x3"
+            return dispatch.run_softmax_head(op, x, weight, bias, approximate, fp16x3, pairs)[0]
+        return calls.linear_gelu_softmax(x, weight, bias, approximate, mode, pairs)
     if trace_refuses_functions():
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
     y, _ = autograd.linear_gelu_softmax(matrix(x), weight, bias, approximate, mode)
@@ -114,31 +123,35 @@ def linear_avgpool_gelu_scale_max(
     op = "linear_avgpool_gelu_scale_max"
     check_approximate(op, approximate)
     scale = real_number(op, "scale", scale)
-    folded = 1
+    folded, pairs = 1, None
     if isinstance(weight, PackedLinear):
         check_pack_use(op, weight, x, bias, kernel_size, precision)
         bias, precision, folded = weight.bias, weight.precision, weight.kernel_size
+        if precision != "ieee":
+            pairs = weight.pairs
         weight = weight.weight
         kernel_size = 1
-    return _pooled_head(x, weight, bias, kernel_size, folded, scale, approximate, precision)
+    return _pooled_head(x, weight, bias, pairs, kernel_size, folded, scale, approximate, precision)
 
 
 def _pooled_head(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    pairs: Tensor | None,
     kernel_size: int | None,
     folded: int,
     scale: float,
     approximate: str,
     precision: str | None,
 ) -> Tensor:
-    """The op on plain tensors; the weight may be ``folded`` rows into one, already."""
+    """The op on plain tensors; the weight may be ``folded`` rows into one, already, and ``pairs``
+    its halves, of a pack that has them."""
     op = "linear_avgpool_gelu_scale_max"
     straight = calls.straight(x, weight, bias)
     if not straight:
         if autocast_active(x):
-            options = (kernel_size, folded, scale, approximate, precision)
+            options = (pairs, kernel_size, folded, scale, approximate, precision)
             return without_autocast(_pooled_head, x, weight, bias, *options)
         check_linear(op, x, weight, bias)
     check_columns(op, weight.shape[0])
@@ -147,9 +160,12 @@ def _pooled_head(
     if not needs_grad(x, weight, bias):
         if straight:
             width = int(kernel_size)  # a symbolic one cannot be looked up among the routes
-            return dispatch.run_pooled_head(op, x, weight, bias, width, scale, approximate, folded)
+            fp16x3 = mode == "fp16x3"
+            return dispatch.run_pooled_head(
+                op, x, weight, bias, width, scale, approximate, folded, fp16x3, pairs
+            )
         return calls.linear_avgpool_gelu_scale_max(
-            x, weight, bias, kernel_size, scale, approximate, mode, folded
+            x, weight, bias, kernel_size, scale, approximate, mode, folded, pairs
         )
     if trace_refuses_functions():
         return reference.linear_avgpool_gelu_scale_max(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import dispatch, reference
+from . import dispatch, reference, weights
 from ._torch_private import below_autograd
 from .epilogues import lookup
 from .gradients import no_autocast
@@ -40,24 +40,31 @@ def linear_epilogue(
     bias: Tensor | None,
     name: str,
     params: Sequence[float],
+    precision: str = "ieee",
     op: str = "linear_epilogue",
 ) -> Tensor:
     row = lookup(name)
+    check_native(op, precision, x.device)
     check_linear(op, x, weight, bias)
     row.check(weight.shape[0], params)
     return row.reference(reference.linear(x, weight, bias), params).contiguous()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str = "ieee") -> Tensor:
     """The epilogue "identity" without the autograd rule of linear_epilogue, for the functions of
     autograd.py: inside them the rule would cost 50 us a call and do nothing."""
-    return linear_epilogue(x, weight, bias, "identity", (), op="linear")
+    return linear_epilogue(x, weight, bias, "identity", (), precision, op="linear")
 
 
 def linear_gelu_softmax(
-    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    approximate: str,
+    precision: str,
+    pairs: Tensor | None = None,
 ) -> Tensor:
-    check_native("linear_gelu_softmax", precision)
+    check_native("linear_gelu_softmax", precision, x.device)
     check_linear("linear_gelu_softmax", x, weight, bias)
     return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate).contiguous()
 
@@ -66,7 +73,7 @@ def linear_gelu_softmax_training(
     x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
 ) -> tuple[Tensor, Tensor]:
     op = "linear_gelu_softmax_training"
-    check_native(op, precision)
+    check_native(op, precision, x.device)
     check_linear(op, x, weight, bias)
     y, z = reference.linear_gelu_softmax_training(x, weight, bias, approximate=approximate)
     return y.contiguous(), z.contiguous()
@@ -81,8 +88,9 @@ def linear_avgpool_gelu_scale_max(
     approximate: str,
     precision: str,
     folded: int = 1,
+    pairs: Tensor | None = None,
 ) -> Tensor:
-    check_native("linear_avgpool_gelu_scale_max", precision)
+    check_native("linear_avgpool_gelu_scale_max", precision, x.device)
     check_linear("linear_avgpool_gelu_scale_max", x, weight, bias)
     return reference.linear_avgpool_gelu_scale_max(
         x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
@@ -127,7 +135,12 @@ def _check_fake_bias(bias: Tensor, n: int) -> None:
 
 
 def _fake_linear_epilogue(
-    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    name: str,
+    params: Sequence[float],
+    *_: object,
 ) -> Tensor:
     _check_fake_linear("linear_epilogue", x, weight, bias)
     row = lookup(name)
@@ -137,33 +150,24 @@ def _fake_linear_epilogue(
     return x.new_empty((*x.shape[:-1], row.columns(weight.shape[0], params)))
 
 
-def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *_: object) -> Tensor:
     return _fake_linear_epilogue(x, weight, bias, "identity", ())
 
 
-def _fake_linear_gelu_softmax(
-    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
-) -> Tensor:
+def _fake_linear_gelu_softmax(x: Tensor, weight: Tensor, bias: Tensor | None, *_: object) -> Tensor:
     _check_fake_linear("linear_gelu_softmax", x, weight, bias)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 def _fake_linear_gelu_softmax_training(
-    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+    x: Tensor, weight: Tensor, bias: Tensor | None, *_: object
 ) -> tuple[Tensor, Tensor]:
-    y = _fake_linear_gelu_softmax(x, weight, bias, approximate, precision)
+    y = _fake_linear_gelu_softmax(x, weight, bias)
     return y, torch.empty_like(y)
 
 
 def _fake_linear_avgpool_gelu_scale_max(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    kernel_size: int,
-    scale: float,
-    approximate: str,
-    precision: str,
-    folded: int = 1,
+    x: Tensor, weight: Tensor, bias: Tensor | None, kernel_size: int, *_: object
 ) -> Tensor:
     _check_fake_linear("linear_avgpool_gelu_scale_max", x, weight, bias)
     _check_fake_kernel_size(kernel_size, weight.shape[0])
@@ -227,12 +231,12 @@ _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
     "gelu_softmax": (gelu_softmax, dispatch.gelu_softmax, _fake_gelu_softmax),
     "gelu_scale_max": (gelu_scale_max, dispatch.gelu_scale_max, _fake_gelu_scale_max),
     "softmax": (softmax, dispatch.softmax, _fake_softmax),
-    "fold_rows": (fold_rows, dispatch.fold_rows, _fake_fold_rows),
+    "fold_rows": (fold_rows, weights.fold_rows, _fake_fold_rows),
 }
 
 
 def _linear_epilogue_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, ctx.name, ctx.params = inputs
+    x, weight, bias, ctx.name, ctx.params, _ = inputs
     ctx.save_for_backward(x, weight, bias)
 
 
@@ -253,7 +257,7 @@ def _linear_epilogue_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ..
             y, wanted, grad, create_graph=torch.is_grad_enabled(), materialize_grads=True
         )
     found = iter(grads)
-    return *(next(found) if need else None for need in needed), None, None
+    return *(next(found) if need else None for need in needed), None, None, None
 
 
 def _below_autograd(implementation: _Op) -> _Op:

@@ -6,15 +6,18 @@ to fold once instead of on every call packs, and owns the snapshot.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import precision as _precision
+from ._torch_private import transforms_active
 from .routing import autocast_active, without_autocast
 from .schemas import OPS
 from .validation import check_fold, check_kernel_size
+from .weights import split_rows
 
 _STATE_VERSION = 1
 
@@ -26,6 +29,12 @@ class PackedLinear(nn.Module):
     and ``bias`` ``[N // kernel_size]`` or None are buffers, so ``.to``, ``state_dict``,
     ``deepcopy``, pickle and ``torch.save`` work as for any module. Made by :func:`pack_linear`.
 
+    Packed for "fp16x3", and where that is native, it also holds ``pairs``, the fp16 halves of the
+    packed weight, which a call would otherwise make anew. They are derived: neither saved nor in
+    the state_dict, but made again when a state_dict is loaded and when the module is moved, cast,
+    copied or unpickled. Anything else that writes to ``weight``, or puts another tensor in its
+    place, does not reach them: pack again.
+
     An infinite input against packed weights with ``kernel_size > 1`` may give an infinity where
     the definition gives NaN (``inf - inf`` inside a window): the pack holds the means only.
 
@@ -33,11 +42,12 @@ class PackedLinear(nn.Module):
         in_features: K.
         out_features: N, before pooling.
         kernel_size: rows averaged into one; 1 where nothing is pooled.
-        precision: the mode it was packed for.
+        precision: the mode it was packed for, on whatever device it is.
     """
 
     weight: Tensor
     bias: Tensor | None
+    pairs: Tensor | None
 
     def __init__(
         self,
@@ -52,7 +62,7 @@ class PackedLinear(nn.Module):
         check_fold(op, weight, bias)
         mode = _precision.requested(op, precision)
         if weight.dtype == torch.float32:
-            _precision.effective(op, mode)
+            _precision.effective(op, mode, weight.device)
         # N = 0 is legal for op A
         kernel_size = check_kernel_size(op, kernel_size, max(weight.shape[0], 1))
         self.out_features, self.in_features = weight.shape
@@ -60,7 +70,26 @@ class PackedLinear(nn.Module):
         self.precision = mode
         self.register_buffer("weight", _snapshot(weight, kernel_size))
         self.register_buffer("bias", None if bias is None else _snapshot(bias, kernel_size))
+        self.register_buffer("pairs", _split(self.weight, mode), persistent=False)
         self.train(False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedLinear:
+        """What moves and casts a module: not the halves, which are made anew from what came of the
+        weight, unless it stayed what it was."""
+        weight, pairs = self.weight, self.pairs
+        self.pairs = None
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.pairs = pairs if self.weight is weight else _split(self.weight, self.precision)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: no halves, which another device or build may not share."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return state | {"_buffers": self._buffers | {"pairs": None}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.pairs = _split(self.weight, self.precision)
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the buffers do not tell; goes into the state_dict."""
@@ -109,11 +138,11 @@ class PackedLinear(nn.Module):
             error_msgs += errors
         else:
             super()._load_from_state_dict(state_dict, prefix, *args)
+            self.pairs = _split(self.weight, self.precision, self.pairs)
 
     def extra_repr(self) -> str:
         bias = "None" if self.bias is None else list(self.bias.shape)
-        tensors = (self.weight,) if self.bias is None else (self.weight, self.bias)
-        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"weight={list(self.weight.shape)}, bias={bias}, kernel_size={self.kernel_size}, "
@@ -137,6 +166,27 @@ def _snapshot(tensor: Tensor, kernel_size: int) -> Tensor:
         return folded
 
 
+def _split(weight: Tensor, precision: str, pairs: Tensor | None = None) -> Tensor | None:
+    """The halves of a packed weight, in the memory of ``pairs`` if that fits: a CUDA graph may read
+    it.
+
+    None where nothing would read them, or nothing can make them: in a trace or a transform, where
+    a pack lives for one call, and of subclasses of Tensor.
+    """
+    if (
+        precision == "ieee"
+        or torch.compiler.is_compiling()
+        or transforms_active()
+        or type(weight) is not Tensor
+        or weight.dtype != torch.float32
+        or weight.numel() == 0
+        or _precision.reason_not_native(precision, weight.device) is not None
+    ):
+        return None
+    with torch.no_grad():
+        return split_rows(weight, pairs)
+
+
 def pack_linear(
     weight: Tensor,
     bias: Tensor | None = None,
@@ -152,7 +202,8 @@ def pack_linear(
         bias: ``[N]`` or None.
         kernel_size: pool this many outputs into one, for linear_avgpool_gelu_scale_max;
             1 for linear_gelu_softmax.
-        precision: the mode to pack for; None takes the default of the moment.
+        precision: the mode to pack for; None takes the default of the moment. A pack for "fp16x3"
+            takes twice the memory where that is native, and falls back as calls do elsewhere.
 
     Returns:
         a :class:`PackedLinear` on the device of ``weight``.

@@ -38,7 +38,7 @@ class PooledRoute(NamedTuple):
     rows: int  # of the weight that play a part: N less the remainder of the pooling
     fold: bool  # whether the weight is folded first; else the epilogue pools
     plan: Plan
-    memory: int  # float32 elements: the plan's workspace, and the folded weight and bias
+    memory: int  # float32 elements: the plan's workspace, and what is made of weight and bias
 
 
 class Gpu(NamedTuple):
@@ -69,31 +69,53 @@ def has_epilogue(name: str) -> bool:
 
 @lru_cache(_LIMIT)
 def linear_plan(
-    name: str, params: tuple[float, ...], m: int, n: int, k: int, gpu: Gpu, folded: int = 1
+    name: str,
+    params: tuple[float, ...],
+    m: int,
+    n: int,
+    k: int,
+    gpu: Gpu,
+    folded: int = 1,
+    fp16x3: bool = False,
+    packed: bool = False,
 ) -> Plan:
     """The plan for the epilogue ``name`` on x ``[M, K]``, weight ``[N, K]``.
 
     ``folded`` is the number of rows that each row of the weight is the mean of: the plan then keeps
     its chains of additions short enough to be as accurate as the mean of so many dot products.
+    ``fp16x3``: the mode, in which tensor-core kernels run where they are estimated faster.
+    ``packed``: the fp16 halves of the weight exist; else the workspace has room for them.
     """
-    return Plan(*OPS._plan(name, params, m, n, k, gpu, folded))
+    return Plan(*OPS._plan(name, params, m, n, k, gpu, folded, fp16x3, packed))
 
 
 @lru_cache(_LIMIT)
 def pooled_route(
-    name: str, m: int, n: int, k: int, kernel_size: int, gpu: Gpu, folded: int = 1
+    name: str,
+    m: int,
+    n: int,
+    k: int,
+    kernel_size: int,
+    gpu: Gpu,
+    folded: int = 1,
+    fp16x3: bool = False,
+    packed: bool = False,
 ) -> PooledRoute:
     """The route of op B on x ``[M, K]``, weight ``[N, K]``.
 
-    ``folded``: as in :func:`linear_plan`, for a weight that the caller folded.
+    ``folded``, ``fp16x3``, ``packed``: as in :func:`linear_plan`, for a weight that the caller
+    folded, or split into halves.
     """
     windows = n // kernel_size
     rows = windows * kernel_size
     scale = 1.0  # a plan does not depend on it
-    if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu):
-        plan = linear_plan(name, (1.0, scale), m, windows, k, gpu, kernel_size)
-        return PooledRoute(rows, True, plan, OPS._folded_memory(windows, k, plan.kernel, plan.workspace))
-    plan = linear_plan(name, (float(kernel_size), scale), m, rows, k, gpu, folded)
+    if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu, fp16x3):
+        # in fp16x3 folding leaves halves, where the means would be
+        plan = linear_plan(name, (1.0, scale), m, windows, k, gpu, kernel_size, fp16x3, fp16x3)
+        memory: int = OPS._folded_memory(windows, k, plan.kernel, plan.workspace)
+        return PooledRoute(rows, True, plan, memory)
+    params = (float(kernel_size), scale)
+    plan = linear_plan(name, params, m, rows, k, gpu, folded, fp16x3, packed)
     return PooledRoute(rows, False, plan, plan.workspace)
 
 

@@ -12,16 +12,18 @@ import torch
 LIBRARY = torch.library.Library("cutlass_ops", "DEF")
 
 # What functional.py calls. Each has a fake, an autocast rule, a vmap rule, a CUDA implementation
-# (dispatch.py) and, for every other backend, the plain PyTorch one (reference.py).
+# (dispatch.py) and, for every other backend, the plain PyTorch one (reference.py). ``pairs`` are
+# the fp16 halves of the weight, which a pack holds; where there are none a call makes them.
 PUBLIC_SCHEMAS = (
-    "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-    "linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params) -> Tensor",
-    "linear_gelu_softmax(Tensor x, Tensor weight, Tensor? bias, str approximate, str precision)"
-    " -> Tensor",
+    'linear(Tensor x, Tensor weight, Tensor? bias, str precision="ieee") -> Tensor',
+    "linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
+    ' str precision="ieee") -> Tensor',
+    "linear_gelu_softmax(Tensor x, Tensor weight, Tensor? bias, str approximate, str precision,"
+    " Tensor? pairs=None) -> Tensor",
     "linear_gelu_softmax_training(Tensor x, Tensor weight, Tensor? bias, str approximate,"
     " str precision) -> (Tensor, Tensor)",
     "linear_avgpool_gelu_scale_max(Tensor x, Tensor weight, Tensor? bias, int kernel_size,"
-    " float scale, str approximate, str precision, int folded=1) -> Tensor",
+    " float scale, str approximate, str precision, int folded=1, Tensor? pairs=None) -> Tensor",
     "gelu_softmax(Tensor z, Tensor? bias, str approximate) -> Tensor",
     "gelu_scale_max(Tensor z, Tensor? bias, float scale, str approximate) -> Tensor",
     "softmax(Tensor z) -> Tensor",
@@ -30,7 +32,9 @@ PUBLIC_SCHEMAS = (
 
 # What the binary implements for CUDA. They work on 2-D float32 operands with unit column stride
 # and any row stride, write to memory that the caller allocated, and are never traced. Of a plan
-# they take the choice, ``kernel`` and ``splits``.
+# they take the choice, ``kernel`` and ``splits``. ``pairs`` are what _split_rows made of the
+# weight, float32 memory of _fp16_pairs_elements: None in the mode "ieee", and where nobody made
+# them.
 NATIVE_SCHEMAS = (
     "_linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
     " int splits, Tensor(a!) workspace, Tensor(b!) out, Tensor? pairs=None) -> ()",
@@ -42,15 +46,16 @@ NATIVE_SCHEMAS = (
     "_row_softmax(Tensor z, Tensor? bias, str activation, Tensor(a!) out) -> ()",
     "_fold_rows(Tensor weight, Tensor? bias, int kernel_size, Tensor(a!) out,"
     " Tensor(b!)? bias_out) -> ()",
-    "_split_rows(Tensor weight, int kernel_size, Tensor(a!) pairs) -> ()",
     "_refine_nonfinite(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
     " Tensor(a!) out) -> ()",
     "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
     " int splits, Tensor(a!) memory, Tensor(b!) out) -> ()",
+    "_split_rows(Tensor weight, int kernel_size, Tensor(a!) pairs) -> ()",
 )
 
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan
-# and plans.Gpu name them.
+# and plans.Gpu name them. ``fp16x3``: tensor-core kernels are candidates too; ``packed``: the
+# halves of the weight exist, else the workspace has room for them.
 QUERY_SCHEMAS = (
     "_plan(str name, float[] params, int m, int n, int k, int[] gpu, int folded=1,"
     " bool fp16x3=False, bool packed=False) -> int[]",
@@ -60,8 +65,7 @@ QUERY_SCHEMAS = (
     "_folded_memory(int windows, int k, int kernel, int workspace) -> int",
     "_fp16_pairs_elements(int rows, int k) -> int",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
-    "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu,"
-    " bool fp16x3=False) -> bool",
+    "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu, bool fp16x3=False) -> bool",
     "_cuda_versions() -> int[]",
     "_build_info() -> str",
 )

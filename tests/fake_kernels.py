@@ -13,7 +13,7 @@ from native import KERNELS, OPS
 from torch import Tensor
 from torch.testing import assert_close
 
-from cutlass_ops import _library, dispatch, plans, reference
+from cutlass_ops import _library, dispatch, plans, reference, weights
 from cutlass_ops.epilogues import lookup
 
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
@@ -38,18 +38,36 @@ def linear_head(
 
 
 def workspace_of(
-    name: str, params: Sequence[float], shape: Sequence[int], kernel: int, splits: int
+    name: str,
+    params: Sequence[float],
+    shape: Sequence[int],
+    kernel: int,
+    splits: int,
+    packed: bool,
 ) -> int:
     """What bindings.cpp makes of the choice of a plan."""
-    made = OPS._plan_for(name, params, *shape, plans.H200, KERNELS[kernel], splits)
+    made = OPS._plan_for(name, params, *shape, plans.H200, KERNELS[kernel], splits, packed)
     return plans.Plan(*made).workspace
 
 
+def on_tensor_cores(kernel: int) -> bool:
+    return KERNELS[kernel].startswith("fp16x3")
+
+
+def takes_pairs(pairs: Tensor, weight: Tensor) -> None:
+    """The halves of this weight, and of no other: see Kernels.split_rows."""
+    assert pairs.dtype == torch.float32
+    assert pairs.shape == (OPS._fp16_pairs_elements(*weight.shape),)
+    assert torch.equal(pairs[: weight.numel()].view(weight.shape), weight)
+
+
 class Kernels:
-    """Stand-ins for the native ops; ``ran`` lists their names."""
+    """Stand-ins for the native ops; ``ran`` lists their names, ``products`` the kernels of the
+    GEMMs and whether they were handed halves."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
+        self.products: list[tuple[str, bool]] = []
 
     def linear_epilogue(
         self,
@@ -62,11 +80,16 @@ class Kernels:
         splits: int,
         workspace: Tensor,
         out: Tensor,
+        pairs: Tensor | None,
     ) -> None:
         self.ran.append("linear_epilogue")
+        self.products.append((KERNELS[kernel], pairs is not None))
         assert out.is_contiguous()
         shape = len(x), *weight.shape
-        assert workspace.numel() >= workspace_of(name, params, shape, kernel, splits)
+        needed = workspace_of(name, params, shape, kernel, splits, pairs is not None)
+        assert workspace.numel() >= needed
+        if pairs is not None:
+            takes_pairs(pairs, weight)
         out.view(-1).copy_(linear_head(x, weight, bias, name, params))
 
     def linear_softmax(
@@ -80,9 +103,11 @@ class Kernels:
         activation: str,
         z: Tensor | None,
         out: Tensor,
+        pairs: Tensor | None,
     ) -> None:
         linear = torch.empty_like(out) if z is None else z
-        self.linear_epilogue(x, weight, bias, "identity", (), kernel, splits, workspace, linear)
+        choice = (kernel, splits, workspace)
+        self.linear_epilogue(x, weight, bias, "identity", (), *choice, linear, pairs)
         shape = len(x), len(weight)
         self.row_softmax(linear.view(shape), None, activation, out.view(shape))
         self.ran[-2:] = ["linear_softmax"]
@@ -140,23 +165,36 @@ class Kernels:
         out: Tensor,
     ) -> None:
         self.ran.append("folded_epilogue")
+        self.products.append((KERNELS[kernel], False))
         assert out.is_contiguous()
         windows = len(weight) // int(params[0])
         shape = len(x), windows, weight.shape[1]
-        inner = workspace_of(name, (1.0, 1.0), shape, kernel, splits)
+        inner = workspace_of(name, (1.0, 1.0), shape, kernel, splits, True)
         assert memory.numel() >= windows * (weight.shape[1] + 1) + inner
+        assert memory.numel() >= OPS._folded_memory(windows, shape[2], kernel, inner)
         out.view(-1).copy_(linear_head(x, weight, bias, name, params))
+
+    def split_rows(self, weight: Tensor, kernel_size: int, pairs: Tensor) -> None:
+        """The rows as they are, which take as much memory, where their halves would be."""
+        self.ran.append("split_rows")
+        takes(weight)
+        rows = reference.fold_rows(weight, kernel_size)
+        assert pairs.shape == (OPS._fp16_pairs_elements(*rows.shape),)
+        pairs[: rows.numel()].copy_(rows.view(-1))
 
 
 def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
-    """Stand-ins in the place of the native ops, and any device as one that has kernels."""
+    """Stand-ins in the place of the native ops, and any device as one that has kernels, of either
+    mode."""
     if not _library.loaded():
         pytest.skip("the plans come from the binary")
     kernels = Kernels()
     for name in vars(Kernels):
         if not name.startswith("__"):
-            monkeypatch.setattr(dispatch, f"_{name}_native", getattr(kernels, name))
+            owner = weights if name in ("fold_rows", "split_rows") else dispatch
+            monkeypatch.setattr(owner, f"_{name}_native", getattr(kernels, name))
     monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
+    monkeypatch.setattr(_library, "fp16x3_reason", lambda device: None)
     monkeypatch.setattr(plans, "gpu", lambda index: plans.H200)
     monkeypatch.setattr(plans, "_empty", {})
     return kernels

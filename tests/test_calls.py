@@ -19,7 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutlass_ops import _library, calls, ops
+from cutlass_ops.functional import linear_gelu_softmax
 from cutlass_ops.nn import LinearAvgPoolGELUScaleMax, LinearGELUSoftmax
+from cutlass_ops.packing import pack_linear
 
 
 class Modes(TorchDispatchMode):
@@ -148,6 +150,25 @@ def test_in_transforms_and_traces_nothing_goes_straight(transform: str, head: Op
 
     TRANSFORMS[transform](function, x)
     assert answers == [False]
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_a_listener_hears_of_the_halves_of_a_pack(
+    listener: str, kernels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registered op is called with them, and the way straight to the kernels passes them on."""
+    x, weight, bias = linear_like(5, 9, 7, "cpu")
+    pack = pack_linear(weight, bias, precision="fp16x3")
+    handed: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(calls, "linear_gelu_softmax", lambda *args: handed.append(args) or args[0])
+    with LISTENERS[listener]():
+        linear_gelu_softmax(x, pack)
+    ((*_, approximate, mode, pairs),) = handed
+    assert (approximate, mode) == ("none", "fp16x3")
+    assert pairs is pack.pairs
+    linear_gelu_softmax(x, pack)
+    assert len(handed) == 1
+    assert [halves for _, halves in kernels.products] == [True]
 
 
 @pytest.mark.parametrize("op", BOTH, ids=repr)

@@ -45,12 +45,100 @@ def test_show_config_tells_the_devices() -> None:
         assert capability in text
         reason = _library.unsupported_reason(torch.device("cuda", index))
         assert (reason or "native kernels run") in text
+        reason = _library.fp16x3_reason(torch.device("cuda", index))
+        assert ("precisions: ieee, fp16x3" if reason is None else f"not fp16x3: {reason}") in text
 
 
 def test_show_config_tells_the_precision() -> None:
     with cutlass_ops.float32_precision("fp16x3"):
         assert "fp16x3 is the default" in cutlass_ops.show_config()
     assert "ieee is the default" in cutlass_ops.show_config()
+
+
+def fake_gpus(monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int]) -> None:
+    """CUDA devices of these capabilities, in the eyes of config.py and _library.py."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+    def capability(device: torch.device | int) -> tuple[int, int]:
+        return capabilities[getattr(device, "index", device)]
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    monkeypatch.setattr(_library, "_driver_reason", lambda *versions: None)
+    for name in ("unsupported_reason", "fp16x3_reason"):  # what they remember outlives the patch
+        monkeypatch.setattr(_library, name, getattr(_library, name).__wrapped__)
+    monkeypatch.setattr(
+        plans, "gpu", lambda index: plans.Gpu(100 + index, 10 * capabilities[index][0])
+    )
+
+
+MODES_BUILT: list[tuple[list[str], tuple[int, int], str | None]] = [
+    (["80", "90a"], (9, 0), None),
+    (["90a+PTX"], (9, 0), None),
+    (["80", "90+PTX"], (9, 0), "need 90a"),
+    (["80+PTX"], (9, 0), "built for 80+PTX, and the tensor-core kernels need 90a"),
+    (["80", "90a"], (8, 0), "compute capability 8.0, and the tensor-core kernels are for 9.0"),
+    (["80+PTX", "90a"], (10, 0), "compute capability 10.0, and the tensor-core kernels are"),
+    (["80", "90a"], (12, 0), "set CUTLASS_OPS_CUDA_ARCHS and build again"),
+]
+
+
+@pytest.mark.skipif(not _library.loaded(), reason="without a binary that is the reason")
+@pytest.mark.parametrize(("built", "capability", "reason"), MODES_BUILT)
+def test_where_fp16x3_is_native(
+    built: list[str],
+    capability: tuple[int, int],
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake_gpus(monkeypatch, capability)
+    monkeypatch.setattr(_library, "build_info", lambda: {"architectures": built})
+    found = _library.fp16x3_reason(torch.device("cuda", 0))
+    assert (found is None) == (reason is None)
+    assert reason is None or reason in str(found)
+    text = cutlass_ops.show_config()
+    assert ("native precisions: ieee, fp16x3" in text) == (reason is None)
+    assert found is None or f"native precisions: ieee; not fp16x3: {found}" in text
+
+
+@pytest.mark.skipif(not _library.loaded(), reason="plans need the binary")
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_explain_in_the_mode(op: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that has it; without any device, of an H200."""
+    shape = (1024, 8192, 8192)
+    options: dict[str, Any] = {"packed": packed, "kernel_size": 16 if "pool" in op else 1}
+    monkeypatch.setattr(_library, "build_info", lambda: {"architectures": ["80", "90a"]})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    texts = [cutlass_ops.explain(op, shape, precision="fp16x3", **options)]
+    with cutlass_ops.float32_precision("fp16x3"):
+        texts.append(cutlass_ops.explain(op, shape, **options))
+    fake_gpus(monkeypatch, (9, 0), (8, 0))
+    texts.append(cutlass_ops.explain(op, shape, precision="fp16x3", device="cuda:0", **options))
+    for text in texts:
+        assert ": fp16x3_" in text
+        assert ("split into fp16 halves when they were packed" in text) == packed
+        assert "stands in" not in text
+    for device, mode in (("cuda:0", "ieee"), ("cuda:1", "ieee"), ("cuda:1", "fp16x3")):
+        text = cutlass_ops.explain(op, shape, precision=mode, device=device, **options)
+        assert ": fp16x3_" not in text
+        assert "halves" not in text
+        assert ("capability 8.0" in text and "'ieee' stands in" in text) == (mode == "fp16x3")
+    monkeypatch.setattr(_library, "build_info", lambda: {"architectures": ["90"]})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    text = cutlass_ops.explain(op, shape, precision="fp16x3", **options)
+    assert "need 90a" in text
+    assert ": fp16x3_" not in text
+
+
+@pytest.mark.skipif(not _library.loaded(), reason="plans need the binary")
+@pytest.mark.parametrize("packed", [False, True])
+def test_explain_of_few_rows_in_the_mode(packed: bool) -> None:
+    shape, options = (1, 8192, 8192), {"precision": "fp16x3", "packed": packed}
+    assert ": skinny" in cutlass_ops.explain("linear_gelu_softmax", shape, **options)
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fake_kernels import Kernels, agree, leads, operands
+from fake_kernels import Kernels, agree, leads, operands, takes_pairs
 from native import force_folding
 
-from cutlass_ops import dispatch, reference
+from cutlass_ops import dispatch, reference, weights
 from cutlass_ops.packing import pack_linear
 
 approximations = pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -70,6 +70,33 @@ def test_packed_weights_are_not_folded_again(kernels: Kernels) -> None:
     assert kernels.ran == ["linear_epilogue"]
 
 
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_pairs_are_for_the_mode_and_the_unpooled_weight(kernel_size: int, kernels: Kernels) -> None:
+    """Anywhere else the registered ops, called by hand, leave them alone."""
+    x, weight, bias = operands((5,))
+    pairs = weights.split_rows(weight)
+    for mode in ("ieee", "fp16x3"):
+        dispatch.linear_gelu_softmax(x, weight, bias, "none", mode, pairs)
+        dispatch.linear_gelu_softmax_training(x, weight, bias, "none", mode)
+        dispatch.linear_avgpool_gelu_scale_max(
+            x, weight, bias, kernel_size, 1.0, "none", mode, 1, pairs
+        )
+        dispatch.linear(x, weight, bias, mode)
+    handed = [halves for _, halves in kernels.products]
+    assert handed == [False] * 4 + [True, False, kernel_size == 1, False]
+
+
+def test_halves_are_written_to_memory_that_fits(kernels: Kernels) -> None:
+    weight = torch.randn(9, 7)
+    pairs = weights.split_rows(weight)
+    takes_pairs(pairs, weight)
+    assert weights.split_rows(2 * weight, pairs) is pairs
+    takes_pairs(pairs, 2 * weight)
+    assert weights.split_rows(weight[:8], pairs) is not pairs
+    sliced = weight.t().contiguous().t()
+    takes_pairs(weights.split_rows(sliced), weight)
+
+
 @leads
 @approximations
 def test_parts(lead: tuple[int, ...], approximate: str, kernels: Kernels) -> None:
@@ -80,8 +107,8 @@ def test_parts(lead: tuple[int, ...], approximate: str, kernels: Kernels) -> Non
     agree(dispatch.softmax(z), reference.softmax(z))
     expected = reference.gelu_scale_max(z, bias, scale=-2.0, approximate=approximate)
     agree(dispatch.gelu_scale_max(z, bias, -2.0, approximate), expected)
-    agree(dispatch.fold_rows(weight, 4), reference.fold_rows(weight, 4))
-    agree(dispatch.fold_rows(bias, 2), reference.fold_rows(bias, 2))
+    agree(weights.fold_rows(weight, 4), reference.fold_rows(weight, 4))
+    agree(weights.fold_rows(bias, 2), reference.fold_rows(bias, 2))
     few = ["fold_rows", "fold_rows"]
     assert (
         kernels.ran

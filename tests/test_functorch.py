@@ -50,6 +50,24 @@ EMPTY: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.parametrize("size", [0, 4])
+@pytest.mark.parametrize("which", list(itertools.product([True, False], repeat=3))[:-1])
+@pytest.mark.parametrize("name", ["linear_gelu_softmax", "linear_avgpool_gelu_scale_max"])
+def test_vmap_with_the_halves_of_packs(
+    name: str, which: tuple[bool, ...], size: int, device: str
+) -> None:
+    """Of one pack, or of as many as there are weights: they go where the weight goes."""
+    op = getattr(torch.ops.cutlass_ops, name).default
+    options = EMPTY[name] if len(EMPTY[name]) == 2 else (*EMPTY[name], 1)
+    tensors = [t[:size] for t in batched(device)]
+    operands = [t if on else t.new_ones(t.shape[1:]) for t, on in zip(tensors, which, strict=True)]
+    halves = torch.ones(size, 3, device=device) if which[1] else torch.ones(3, device=device)
+    in_dims = tuple(0 if on else None for on in (*which, which[1]))
+    y = vmap(lambda *t: op(*t[:3], *options, t[3]), in_dims)(*operands, halves)
+    plain = vmap(lambda *t: op(*t, *options), in_dims[:3])(*operands)
+    assert torch.equal(y, plain)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("which", list(itertools.product([True, False], repeat=3))[:-1])
 @pytest.mark.parametrize("name", EMPTY)

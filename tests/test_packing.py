@@ -8,12 +8,16 @@ import pickle
 
 import pytest
 import torch
+from fake_kernels import Kernels, takes_pairs
 from fused import BOTH, Fused, linear_like, pool_max_op, same_bits, softmax_op
 from hypothesis import given
 from oracle import Linear, check
 from strategies import Case, cases
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cutlass_ops
+from cutlass_ops import _library, precision, warn
 
 both = pytest.mark.parametrize("op", BOTH, ids=repr)
 
@@ -205,6 +209,207 @@ def test_a_pack_is_not_called() -> None:
     _, weight, bias = linear_like(1, 12, 8, "cpu")
     with pytest.raises(TypeError, match="pass it where"):
         cutlass_ops.pack_linear(weight, bias)(torch.ones(1, 8))
+
+
+# ---- the halves of a pack for fp16x3 ----
+
+
+def split_pack(kernel_size: int = 3) -> tuple[Tensor, cutlass_ops.PackedLinear]:
+    """x, and a pack with halves: the stand-ins make every device one that has the mode."""
+    x, weight, bias = linear_like(5, 12, 8, "cpu")
+    return x, cutlass_ops.pack_linear(weight, bias, kernel_size=kernel_size, precision="fp16x3")
+
+
+def has_its_halves(pack: cutlass_ops.PackedLinear) -> bool:
+    assert pack.pairs is not None
+    takes_pairs(pack.pairs, pack.weight)
+    return True
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_a_pack_for_fp16x3_holds_the_halves_of_what_it_folded(
+    kernel_size: int, kernels: Kernels
+) -> None:
+    x, pack = split_pack(kernel_size)
+    assert kernels.ran[-1] == "split_rows"
+    assert has_its_halves(pack)
+    assert not pack.pairs.requires_grad
+    cutlass_ops.linear_avgpool_gelu_scale_max(x, pack)
+    if kernel_size == 1:
+        cutlass_ops.linear_gelu_softmax(x, pack)
+    assert all(halves for _, halves in kernels.products)
+    assert set(pack.state_dict()) == {"weight", "bias", "_extra_state"}
+    size = sum(t.numel() * 4 for t in (pack.weight, pack.bias, pack.pairs))
+    assert f"bytes={size}" in repr(pack)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_loading_makes_the_halves_anew(assign: bool, kernels: Kernels) -> None:
+    """In the memory that they have, which a CUDA graph reads."""
+    _, pack = split_pack()
+    address = pack.pairs.data_ptr()
+    other = cutlass_ops.pack_linear(
+        torch.randn(12, 8), torch.randn(12), kernel_size=3, precision="fp16x3"
+    )
+    model = torch.nn.Sequential(pack)
+    state = torch.nn.Sequential(other).state_dict()
+    model.load_state_dict(state, assign=assign)
+    assert torch.equal(pack.weight, other.weight)
+    assert has_its_halves(pack)
+    assert pack.pairs.data_ptr() == address
+    before = pack.pairs.clone()
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        pack.load_state_dict(other.state_dict() | {"weight": torch.ones(2, 9)})
+    assert torch.equal(pack.pairs, before)
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*pairs"):
+        pack.load_state_dict(other.state_dict() | {"pairs": other.pairs})
+
+
+def saved(pack: cutlass_ops.PackedLinear) -> cutlass_ops.PackedLinear:
+    file = io.BytesIO()
+    torch.save(pack, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda pack: pickle.loads(pickle.dumps(pack)),
+    "torch.save": saved,
+    "of a module": lambda pack: copy.deepcopy(torch.nn.Sequential(pack))[0],
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_have_halves_of_their_own(how: str, kernels: Kernels) -> None:
+    _, pack = split_pack()
+    kernels.ran.clear()
+    other = COPIES[how](pack)
+    assert kernels.ran == ["split_rows"]
+    assert has_its_halves(other)
+    assert has_its_halves(pack)
+    assert other.pairs.data_ptr() != pack.pairs.data_ptr()
+    other.load_state_dict({key: torch.zeros(4, 8) for key in ["weight"]}, strict=False)
+    assert has_its_halves(other)
+    assert has_its_halves(pack)
+
+
+def test_halves_are_not_pickled(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the mode is not native a loaded pack has none, and it gains them where it is."""
+    _, pack = split_pack()
+    data = pickle.dumps(pack)
+    assert pack.__getstate__()["_buffers"]["pairs"] is None
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(_library, "fp16x3_reason", lambda device: "not here")
+        other = pickle.loads(data)
+        assert (other.precision, other.pairs) == ("fp16x3", None)
+        pack.load_state_dict(other.state_dict())
+        assert pack.pairs is None
+    assert has_its_halves(pickle.loads(pickle.dumps(other)))
+
+
+def test_moving_makes_the_halves_anew(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode is native on the CPU of this test and not on meta tensors."""
+    native = lambda device: None if device.type == "cpu" else "not here"  # noqa: E731
+    monkeypatch.setattr(_library, "fp16x3_reason", native)
+    _, pack = split_pack()
+    pairs = pack.pairs
+    assert pack.to("cpu").float().pairs is pairs, "nothing moved, and a CUDA graph may read them"
+    model = torch.nn.Sequential(pack).to("meta")
+    assert (pack.weight.device.type, pack.pairs) == ("meta", None)
+    model.to_empty(device="cpu")
+    pack.load_state_dict(split_pack()[1].state_dict())
+    assert has_its_halves(pack)
+    assert pack.double().pairs is None
+    assert has_its_halves(pack.float())
+    assert pack.half().pairs is None
+    assert [name for name, _ in pack.named_buffers()] == ["weight", "bias"]
+
+
+def test_a_pack_made_where_the_mode_is_not_native_gains_halves(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warn, "_warned", set())
+    native = lambda device: None if device.type == "cpu" else "not here"  # noqa: E731
+    monkeypatch.setattr(_library, "fp16x3_reason", native)
+    weight = torch.empty(12, 8, device="meta")
+    with pytest.warns(UserWarning, match="fp16x3.*not here"):
+        pack = cutlass_ops.pack_linear(weight, precision="fp16x3")
+    assert (pack.precision, pack.pairs) == ("fp16x3", None)
+    pack.load_state_dict({"weight": torch.randn(12, 8)}, strict=False, assign=True)
+    assert has_its_halves(pack)
+
+
+def test_packs_without_halves(kernels: Kernels) -> None:
+    weight = torch.randn(12, 8)
+    for pack in (
+        cutlass_ops.pack_linear(weight),
+        cutlass_ops.pack_linear(weight.double(), precision="fp16x3"),
+        cutlass_ops.pack_linear(weight[:0], precision="fp16x3"),
+        cutlass_ops.pack_linear(weight[:, :0], precision="fp16x3"),
+    ):
+        assert pack.pairs is None
+        cutlass_ops.linear_gelu_softmax(torch.ones(3, pack.in_features).to(pack.weight), pack)
+    assert not any(halves for _, halves in kernels.products)
+
+
+def test_halves_under_autocast_and_in_ieee(kernels: Kernels) -> None:
+    """Autocast passes them on; a pack whose mode was changed by hand does not use them."""
+    x, pack = split_pack(1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for head in (cutlass_ops.linear_gelu_softmax, cutlass_ops.linear_avgpool_gelu_scale_max):
+            assert head(x.bfloat16(), pack).dtype == torch.float32
+    assert [halves for _, halves in kernels.products] == [True, True]
+    pack.precision = "ieee"
+    cutlass_ops.linear_gelu_softmax(x, pack)
+    assert not kernels.products[-1][1]
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_halves_are_part_of_a_graph(kernel_size: int, kernels: Kernels) -> None:
+    """torch.compile and torch.export take them for what they are, a buffer of the pack."""
+    torch._dynamo.reset()
+    x, pack = split_pack(kernel_size)
+    make = {
+        1: cutlass_ops.nn.PackedLinearGELUSoftmax,
+        3: cutlass_ops.nn.PackedLinearAvgPoolGELUScaleMax,
+    }
+    module = make[kernel_size](pack)
+    graphs: list[torch.fx.Graph] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.nn.Module:
+        graphs.append(graph.graph)
+        return graph
+
+    expected = module(x)
+    torch.testing.assert_close(torch.compile(module, fullgraph=True, backend=backend)(x), expected)
+    program = torch.export.export(module, (x,))
+    torch.testing.assert_close(program.module()(x), expected)
+    for graph in (*graphs, program.graph):
+        (call,) = (node for node in graph.nodes if "cutlass_ops" in str(node.target))
+        assert isinstance(call.args[-1], torch.fx.Node)
+        assert "pairs" in call.args[-1].name
+        assert "fp16x3" in call.args
+
+
+@pytest.mark.parametrize("mode", precision.MODES)
+def test_packing_inside_a_trace_or_a_transform_makes_no_halves(mode: str, kernels: Kernels) -> None:
+    torch._dynamo.reset()
+    x, weight, _ = linear_like(5, 12, 8, "cpu")
+
+    def packed(x: Tensor, weight: Tensor) -> Tensor:
+        pack = cutlass_ops.pack_linear(weight, kernel_size=3, precision=mode)
+        return cutlass_ops.linear_avgpool_gelu_scale_max(x, pack)
+
+    expected = packed(x, weight)
+    kernels.ran.clear()
+    compiled = torch.compile(packed, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, weight), expected)
+    mapped = torch.func.vmap(packed, (None, 0))(x, torch.stack([weight, weight]))
+    torch.testing.assert_close(mapped, torch.stack([expected, expected]))
+    with FakeTensorMode() as fake:
+        assert packed(fake.from_tensor(x), fake.from_tensor(weight)).shape == expected.shape
+    assert "split_rows" not in kernels.ran
 
 
 # ---- no cache where nobody packed ----------------------------------------------------------------

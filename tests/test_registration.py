@@ -45,6 +45,12 @@ def arguments(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tupl
     }[name]
 
 
+def with_pairs(arguments: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+    """The halves of a pack behind everything else; "ieee" has no use for them."""
+    folded = () if len(arguments) == 5 else (1,)
+    return *arguments, *folded, torch.ones(8, device=device)
+
+
 def results(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """What an op returned, one tensor or several, as a tuple."""
     return (returned,) if isinstance(returned, Tensor) else returned
@@ -62,6 +68,24 @@ def test_opcheck(name: str, shape: tuple[int, ...], device: str) -> None:
     _, weight, bias = linear_like(1, 8, 7, device)
     x = torch.randn(shape, device=device)
     run_opcheck(getattr(OPS, name).default, arguments(name, x, weight, bias))
+
+
+@pytest.mark.parametrize("name", ["linear_gelu_softmax", "linear_avgpool_gelu_scale_max"])
+def test_pairs_are_an_operand(name: str, device: str) -> None:
+    """Of every rule: opcheck, fake, meta, autocast."""
+    op = getattr(OPS, name).default
+    plain = arguments(name, *linear_like(5, 8, 7, device))
+    args = with_pairs(plain, device)
+    run_opcheck(op, args)
+    y = op(*plain)
+    assert torch.equal(op(*args), y)
+    with FakeTensorMode() as mode:
+        fake = (mode.from_tensor(a) if isinstance(a, Tensor) else a for a in args)
+        assert op(*fake).shape == y.shape
+    meta = (a.to("meta") if isinstance(a, Tensor) else a for a in args)
+    assert op(*meta).shape == y.shape
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert op(args[0].bfloat16(), *args[1:]).dtype == torch.float32
 
 
 def strided(t: Tensor, how: str) -> Tensor:

@@ -6,6 +6,7 @@ On the CPU against kernels of PyTorch; who listens to a call: test_calls.py.
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 from fake_kernels import Kernels, agree, leads, operands
+from native import KERNELS
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing import assert_close
 
 import cutlass_ops
-from cutlass_ops import _library, calls, dispatch, plans
+from cutlass_ops import _library, calls, dispatch, ops, plans, precision, reference, warn
 
 
 def pooled_head(x: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
@@ -94,8 +96,102 @@ def test_a_pack_tells_how_many_rows_it_folded(
     )
     agree(y, around)
     name = "avgpool_gelu_scale_max"
-    packed = (name, 5, 3, 7, 1, plans.H200, 3)
-    assert asked == [packed, (name, 5, 9, 7, 3, plans.H200, 1), packed]
+    packed = (name, 5, 3, 7, 1, plans.H200, 3, False, False)
+    assert asked == [packed, (name, 5, 9, 7, 3, plans.H200, 1, False, False), packed]
+
+
+# Hardly more than the least sizes for which the cost model takes the tensor cores; which native op
+# runs; whether the weight is packed.
+LARGE: dict[str, tuple[Callable[..., Tensor], tuple[int, int, int], str, bool]] = {
+    "A": (cutlass_ops.linear_gelu_softmax, (256, 1024, 2048), "linear_softmax", False),
+    "A packed": (cutlass_ops.linear_gelu_softmax, (128, 2048, 256), "linear_softmax", True),
+    "B": (pooled_head, (256, 4096, 2048), "folded_epilogue", False),
+    "B packed": (pooled_head, (256, 2048, 1024), "linear_epilogue", True),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+@pytest.mark.parametrize("mode", precision.MODES)
+@pytest.mark.parametrize("grad", [False, True])
+def test_either_mode_straight_and_around(
+    case: str, mode: str, grad: bool, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp16x3 the tensor cores run, on the halves of the pack; in ieee neither is to be seen.
+    Around, as on a GPU under a trace: by the registered implementation for CUDA."""
+    op, (m, n, k), ran, packed = LARGE[case]
+    x, weight = torch.randn(m, k) / k**0.5, torch.randn(n, k)
+    if packed and grad:
+        pytest.skip("a pack is for inference")
+    pack = cutlass_ops.pack_linear(weight, kernel_size=1 + 3 * ("B" in case), precision=mode)
+    options = {} if packed else {"precision": mode}
+    operand = pack if packed else weight.requires_grad_(grad)
+    fp16x3 = mode == "fp16x3"
+    assert (pack.pairs is not None) == fp16x3
+    for name, (_, on_cuda) in ops.IMPLEMENTATIONS.items():
+        monkeypatch.setattr(calls, name, on_cuda, raising=False)
+    found = []
+    for straight in (True, False):
+        if not straight:
+            long_way(monkeypatch)
+        kernels.ran.clear()
+        kernels.products.clear()
+        y = op(x, operand, None, **options)
+        found.append(y.detach())
+        assert kernels.ran == [ran]
+        ((kernel, halves),) = kernels.products
+        assert ("fp16x3" in kernel) == fp16x3
+        assert halves == (fp16x3 and packed)
+        if grad:
+            kernels.products.clear()
+            y.square().sum().backward()
+            plan = plans.linear_plan("identity", (), m, n // 4, k, plans.H200, 1, fp16x3)
+            again = [(KERNELS[plan.kernel], False)] if "B" in case else []
+            assert kernels.products == again  # the linear part, in the same mode
+    assert torch.equal(*found)
+    plain = reference_of(op, x, weight.detach())
+    assert_close(found[0], plain, rtol=1e-4, atol=1e-6)
+
+
+def reference_of(op: Callable[..., Tensor], x: Tensor, weight: Tensor) -> Tensor:
+    if op is pooled_head:
+        return reference.linear_avgpool_gelu_scale_max(x, weight, None, kernel_size=4)
+    return reference.linear_gelu_softmax(x, weight, None)
+
+
+def test_few_rows_take_the_same_kernel_in_either_mode(kernels: Kernels) -> None:
+    x, weight = torch.randn(2, 2048), torch.randn(512, 2048)
+    packs = [cutlass_ops.pack_linear(weight, precision=mode) for mode in precision.MODES]
+    results = [cutlass_ops.linear_gelu_softmax(x, pack) for pack in packs]
+    results += [cutlass_ops.linear_gelu_softmax(x, weight, precision="fp16x3")]
+    assert [kernel for kernel, _ in kernels.products] == 3 * ["skinny"]
+    assert [halves for _, halves in kernels.products] == [False, True, False]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_a_device_without_the_mode_runs_straight_in_ieee(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an A100 does: one warning, and no pack has halves."""
+    monkeypatch.setattr(warn, "_warned", set())
+    monkeypatch.setattr(_library, "fp16x3_reason", lambda device: "it is no Hopper")
+    x, weight = torch.randn(256, 2048), torch.randn(1024, 2048)
+    with pytest.warns(UserWarning, match=r"fp16x3.*it is no Hopper.*running in 'ieee'"):
+        pack = cutlass_ops.pack_linear(weight, precision="fp16x3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = cutlass_ops.linear_gelu_softmax(x, pack)
+        again = cutlass_ops.linear_gelu_softmax(x, weight, precision="fp16x3")
+    assert (pack.precision, pack.pairs) == ("fp16x3", None)
+    assert not any("fp16x3" in kernel for kernel, _ in kernels.products)
+    assert torch.equal(y, again)
+    with cutlass_ops.float32_precision("ieee", strict=True):
+        for call in (
+            lambda: cutlass_ops.linear_gelu_softmax(x, pack),
+            lambda: cutlass_ops.pack_linear(weight, precision="fp16x3"),
+        ):
+            with pytest.raises(RuntimeError, match=r"fp16x3.*it is no Hopper.*strict"):
+                call()
 
 
 class Four(enum.IntEnum):
