@@ -3,7 +3,7 @@
 `pytest` runs the profile "dev"; `--hypothesis-profile=ci` or HYPOTHESIS_PROFILE=ci runs more
 examples, and `--hypothesis-profile=deep -m deep` runs a thousand of every property of the two ops.
 A GPU is used wherever there is one. `-m sanitizer` is the small set that runs under
-compute-sanitizer.
+compute-sanitizer. `--precision=fp16x3` runs the suite in that mode (mode.py).
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ settings.register_profile("ci", max_examples=60, **_COMMON)
 settings.register_profile("deep", max_examples=1000, database=None, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
+_precision = "ieee"  # of this run
+
 MARKERS = (
     "deep: a property of one of the two ops, cheap enough for a thousand examples",
     "large(gib): needs a GPU with this much free memory",
@@ -45,9 +47,18 @@ MARKERS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--precision", default="ieee", choices=cutlass_ops.precision.MODES)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    import mode  # behind register_assert_rewrite
+
+    global _precision
+    _precision = config.getoption("--precision")
+    mode.enter(_precision)
 
 
 def pytest_report_header() -> list[str]:
@@ -60,6 +71,10 @@ def pytest_report_header() -> list[str]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips for what the machine lacks: here, so that the summary has one line for each reason."""
+    import mode
+
+    if _precision != "ieee" and item.path.stem in mode.MODULES_OF_THE_DEFAULT:
+        pytest.skip(f"not in {_precision}: about the default")
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     wants_gpu = item.get_closest_marker("large") or "cuda" in getattr(item, "fixturenames", ())
     if (wants_gpu or parameters.get("device") == "cuda") and not torch.cuda.is_available():
@@ -109,7 +124,7 @@ def _global_state_is_left_alone() -> Iterator[None]:
     """A test that leaves TF32, autocast, determinism or our precision changed would taint the
     next."""
     yield
-    assert cutlass_ops.get_float32_precision() == "ieee"
+    assert cutlass_ops.get_float32_precision() == _precision
     assert not cutlass_ops.precision._strict
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.are_deterministic_algorithms_enabled()
