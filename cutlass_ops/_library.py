@@ -42,6 +42,9 @@ def _load() -> str | None:
 
 
 _load_error = _load()
+# Asked now: a first question inside torch.jit.trace would be recorded, or refused.
+_build_info: dict[str, Any] = {} if _load_error else json.loads(OPS._build_info())
+_cuda_versions: tuple[int, int] = (0, 0) if _load_error else tuple(OPS._cuda_versions())
 
 
 def loaded() -> bool:
@@ -59,17 +62,13 @@ def binary_path() -> Path | None:
     return _BINARY if loaded() else None
 
 
-@functools.cache
 def build_info() -> dict[str, Any]:
     """What the binary was built from and holds; empty where none is loaded.
 
     Keys: ``cutlass`` and ``nvcc`` (versions), ``architectures`` (such as ``80+PTX``, ``90a``),
     ``kernels``, ``epilogues``.
     """
-    if not loaded():
-        return {}
-    info: dict[str, Any] = json.loads(OPS._build_info())
-    return info
+    return _build_info if loaded() else {}
 
 
 @functools.cache
@@ -81,7 +80,7 @@ def unsupported_reason(device: torch.device) -> str | None:
         return _load_error
     if torch.version.hip is not None:
         return "the kernels are CUDA kernels, and this torch is built for ROCm"
-    reason = _driver_reason(*OPS._cuda_versions())
+    reason = _driver_reason(*_cuda_versions)
     if reason is not None:
         return reason
     capability = torch.cuda.get_device_capability(device)

@@ -20,15 +20,15 @@ struct ScaledRow {
   Fp16Scale const* w_scales;  ///< of all columns
   int columns;
 
-  /// Of both scales the first factors first: each is the root of a scale, so that a result in
-  /// float's range stays there all the way.
+  /// The factors of both scales are paired, so that each product is about the root of them all: a
+  /// result in float's range stays there on the way.
   template <int kWidth>
   CUTLASS_OPS_DEVICE epilogue::Fragment<kWidth> load(int, int column) const {
     auto z = epilogue::load_columns<kWidth>(row + column - first_column, kWidth, true);
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < kWidth; ++i) {
       Fp16Scale const w_scale = column + i < columns ? w_scales[column + i] : Fp16Scale{};
-      z[i] = z[i] * x_scale.first * w_scale.first * x_scale.second * w_scale.second;
+      z[i] = z[i] * (x_scale.first * w_scale.first) * (x_scale.second * w_scale.second);
     }
     return z;
   }
