@@ -187,7 +187,7 @@ void split_rows(Tensor weight, std::int64_t kernel_size, Tensor pairs) {
   STD_TORCH_CHECK(epilogue::is_aligned(memory), "pairs must be 16-byte aligned");
   SplitTask const task{
       operands.data(weight), stride, int(kernel_size), rows, columns, memory, nullptr, nullptr};
-  check(run_split_rows(task, {}, operands.stream()));
+  check(run_split_weight(task, {}, operands.stream()));
 }
 
 void fold_rows(Tensor weight, std::optional<Tensor> bias, std::int64_t kernel_size, Tensor out,

@@ -23,8 +23,8 @@ Status make_pairs(LinearCall& call, SplitTask weight) {
     call.weight_pairs = pairs_in(weight.memory, problem.n, problem.k);
   }
   SplitTask const x{problem.x, problem.x_stride, 1, problem.m, problem.k, memory, nullptr, nullptr};
-  return weight.memory == nullptr ? run_split_rows(x, {}, call.stream)
-                                  : run_split_rows(weight, x, call.stream);
+  return weight.memory == nullptr ? run_split_x(x, call.weight_pairs, call.stream)
+                                  : run_split_weight(weight, x, call.stream);
 }
 
 Status repair_linear(Epilogue const& epilogue, LinearCall const& call) {

@@ -9,13 +9,15 @@
 
 namespace cutlass_ops {
 
-/// Halves, then scales.
+/// Halves, then scales, then, for a weight, the factors of its columns and whether there are any.
 struct PairMemory {
-  std::int64_t scales, elements;  ///< where they begin, and the end, 16-byte aligned
+  std::int64_t scales, factors, spread, elements;  ///< where they begin, and the end
 
   PairMemory(std::int64_t rows, int columns)
       : scales(rows * gemm::Fp16Pairs::pitch_of(columns)),
-        elements(ceil_div(scales + 2 * rows, 4) * 4) {}
+        factors(ceil_div(scales + 2 * rows, 4) * 4),
+        spread(factors + ceil_div(columns, 4) * 4),
+        elements(spread + 4) {}
 };
 
 /// Words in front of the halves: a flag for every column tile.
@@ -27,8 +29,12 @@ inline std::int64_t column_flag_words(int n, int tile_n) {
 inline gemm::Fp16Pairs pairs_in(float const* memory, int rows, int columns) {
   PairMemory const parts(rows, columns);
   return {reinterpret_cast<__half const*>(memory),
-          reinterpret_cast<gemm::Fp16Scale const*>(memory + parts.scales), rows, columns,
-          gemm::Fp16Pairs::pitch_of(columns)};
+          reinterpret_cast<gemm::Fp16Scale const*>(memory + parts.scales),
+          rows,
+          columns,
+          gemm::Fp16Pairs::pitch_of(columns),
+          memory + parts.factors,
+          reinterpret_cast<int const*>(memory + parts.spread)};
 }
 
 }  // namespace cutlass_ops

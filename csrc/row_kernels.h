@@ -8,6 +8,7 @@
 
 #include "cutlass_ops/epilogue/arguments.h"
 #include "cutlass_ops/epilogue/matrix_source.h"
+#include "cutlass_ops/gemm/fp16_pairs.h"
 #include "cutlass_ops/status.h"
 
 namespace cutlass_ops {
@@ -32,8 +33,11 @@ struct SplitTask {
   float* bias_out = nullptr;
 };
 
-/// Both in one launch; the second, which may be empty, has a kernel_size of 1.
-Status run_split_rows(SplitTask const& first, SplitTask const& second, cudaStream_t stream);
+/// The halves of a weight, with the factors of its columns, and, unless it has no memory, of x.
+Status run_split_weight(SplitTask const& weight, SplitTask const& x, cudaStream_t stream);
+
+/// Those of x beside a weight that was split before.
+Status run_split_x(SplitTask const& x, gemm::Fp16Pairs const& weight, cudaStream_t stream);
 
 /// out[rows / kernel_size, columns] = means of `kernel_size` consecutive rows of weight[rows,
 /// columns]; bias_out[rows / kernel_size] = those of bias[rows], unless it is nullptr.

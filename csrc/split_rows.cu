@@ -1,15 +1,15 @@
 #include "cutlass_ops/kernel/split_rows.h"
 
-#include <algorithm>
-
 #include "cutlass_ops/epilogue/arguments.h"
+#include "cutlass_ops/kernel/column_factors.h"
 #include "pair_memory.h"
 #include "row_kernels.h"
 
 namespace cutlass_ops {
 namespace {
 
-kernel::SplitRowsParams params_of(SplitTask const& task) {
+kernel::SplitRowsParams params_of(SplitTask const& task, gemm::Fp16Pairs const& weight,
+                                  bool divides) {
   float* const memory = task.memory;
   PairMemory const parts(task.rows, task.columns);
   return {task.source,
@@ -22,33 +22,62 @@ kernel::SplitRowsParams params_of(SplitTask const& task) {
           reinterpret_cast<__half*>(memory),
           reinterpret_cast<gemm::Fp16Scale*>(memory + parts.scales),
           task.bias,
-          task.bias_out};
+          task.bias_out,
+          weight.factors,
+          weight.spread,
+          divides};
 }
 
+struct SplitLaunch {
+  kernel::SplitRowsParams first, second;
+  bool ahead;
+  cudaStream_t stream;
+};
+
 template <int kThreads, int kColumns, bool kFolds>
-Status launch_split(SplitTask const& first, SplitTask const& second, cudaStream_t stream) {
+Status launch_split(SplitLaunch const& launch) {
   using First = kernel::SplitRowsConfig<kThreads, kColumns, kFolds>;
   using Second = kernel::SplitRowsConfig<kThreads, kColumns, false>;
   return launch_dependent<kernel::split_rows<First, Second>>(
-      "split_rows", std::int64_t{first.rows} + second.rows, kThreads, 0, stream, params_of(first),
-      params_of(second));
+      "split_rows", std::int64_t{launch.first.rows} + launch.second.rows, kThreads, 0,
+      launch.stream, launch.first, launch.second, launch.ahead);
 }
 
 template <bool kFolds>
-Status choose_config(SplitTask const& first, SplitTask const& second, cudaStream_t stream) {
-  int const columns = std::max(first.columns, second.columns);
+Status choose_config(SplitLaunch const& launch) {
+  int const columns = launch.first.columns;
   if (columns <= 1024) {
-    return launch_split<128, 8, kFolds>(first, second, stream);
+    return launch_split<128, 8, kFolds>(launch);
   }
-  return columns <= 8192 ? launch_split<256, 32, kFolds>(first, second, stream)
-                         : launch_split<kFolds ? 512 : 1024, 32, kFolds>(first, second, stream);
+  return columns <= 8192 ? launch_split<256, 32, kFolds>(launch)
+                         : launch_split<kFolds ? 512 : 1024, 32, kFolds>(launch);
+}
+
+Status make_factors(SplitTask const& weight, cudaStream_t stream) {
+  PairMemory const parts(weight.rows, weight.columns);
+  using Config = kernel::ColumnFactorsConfig;
+  return launch_dependent<kernel::column_factors<Config>>(
+      "column_factors", 1, Config::kThreads, 0, stream,
+      kernel::ColumnFactorsParams{weight.source, weight.stride, weight.rows * weight.kernel_size,
+                                  weight.columns, weight.memory + parts.factors,
+                                  reinterpret_cast<int*>(weight.memory + parts.spread)});
 }
 
 }  // namespace
 
-Status run_split_rows(SplitTask const& first, SplitTask const& second, cudaStream_t stream) {
-  return first.kernel_size > 1 ? choose_config<true>(first, second, stream)
-                               : choose_config<false>(first, second, stream);
+Status run_split_weight(SplitTask const& weight, SplitTask const& x, cudaStream_t stream) {
+  Status const status = make_factors(weight, stream);
+  if (!status.ok()) {
+    return status;
+  }
+  gemm::Fp16Pairs const pairs = pairs_in(weight.memory, weight.rows, weight.columns);
+  SplitLaunch const launch{params_of(weight, pairs, true), params_of(x, pairs, false), true,
+                           stream};
+  return weight.kernel_size > 1 ? choose_config<true>(launch) : choose_config<false>(launch);
+}
+
+Status run_split_x(SplitTask const& x, gemm::Fp16Pairs const& weight, cudaStream_t stream) {
+  return choose_config<false>({params_of(x, weight, false), {}, false, stream});
 }
 
 }  // namespace cutlass_ops

@@ -22,6 +22,8 @@ struct Fp16Pairs {
   int rows;
   int columns;
   int pitch;
+  float const* factors;  ///< of a weight's columns: those of x are multiplied by them
+  int const* spread;     ///< whether any is not 1; else they are not there
 
   CUTLASS_OPS_HOST_DEVICE bool is_finite(int row) const { return scales[row].is_finite(); }
 

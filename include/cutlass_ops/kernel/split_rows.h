@@ -10,6 +10,7 @@
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/fragment.h"
 #include "cutlass_ops/gemm/fp16_scale.h"
+#include "cutlass_ops/kernel/column_factors.h"
 #include "cutlass_ops/kernel/fold_rows.h"
 #include "cutlass_ops/kernel/reduce_threads.h"
 
@@ -42,6 +43,9 @@ struct SplitRowsParams {
   gemm::Fp16Scale* scales;  ///< [rows], that take back; NaN where a row is not finite
   float const* bias;        ///< [>= rows * kernel_size], to be folded too; or nullptr for none
   float* bias_out;          ///< [rows]
+  float const* factors;     ///< of columns (column_factors.h), 16-byte aligned
+  int const* spread;        ///< whether there are any
+  bool divides;             ///< W's columns are divided by them, those of x multiplied
 };
 
 /// One thread's columns of a chunk.
@@ -118,6 +122,23 @@ struct SplitShare {
     }
   }
 
+  /// By the factors of the columns from `first` on, `left` of which there are.
+  CUTLASS_OPS_DEVICE void balance(float const* first, int left, bool divides) {
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Config::kFragments; ++i) {
+      if (i * Config::kStep < left) {
+        // Up to three beyond the last column, within the memory of the factors: of no effect.
+        Fragment const factor = *reinterpret_cast<Fragment const*>(first + i * Config::kStep);
+        CUTLASS_OPS_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          if (i * Config::kStep + j < left) {
+            z[i][j] *= divides ? inverse_factor(factor[j]) : factor[j];
+          }
+        }
+      }
+    }
+  }
+
   /// Infinity where an element is not finite.
   CUTLASS_OPS_DEVICE float largest() const {
     float value = 0.0f;
@@ -152,19 +173,31 @@ struct SplitShare {
   }
 };
 
-/// Rows of more than a chunk are read twice.
+/// Rows of more than a chunk are read twice. `ahead`: the predecessor makes nothing but the
+/// factors, so that the first loads need not wait for it.
 template <class Config>
-CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row) {
+CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row, bool ahead) {
   std::int64_t const begin = int(threadIdx.x) * 4;
   bool const again = params.columns > Config::kChunk;
   SplitShare<Config> share;
-  float largest = 0.0f;
-  std::int64_t column = begin;
-  do {
+  share.take(params, row, begin);
+  if (ahead) {
+    wait_for_predecessor();
+  }
+  bool const balances = *params.spread != 0;
+  auto const balance = [&](std::int64_t column) {
+    if (balances) {
+      share.balance(params.factors + column, int(params.columns - column), params.divides);
+    }
+  };
+  balance(begin);
+  float largest = share.largest();
+  std::int64_t column = begin + Config::kChunk;
+  for (; column - begin < params.columns; column += Config::kChunk) {
     share.take(params, row, column);
+    balance(column);
     largest = fmaxf(largest, share.largest());
-    column += Config::kChunk;
-  } while (column - begin < params.columns);
+  }
   largest = reduce_threads<FloatMax, Config::kThreads>(largest);
   bool const finite = largest < INFINITY;
   gemm::Fp16Scale const scale = gemm::Fp16Scale::of(finite ? largest : 0.0f);
@@ -177,6 +210,7 @@ CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row) {
   for (column = begin; column - begin < params.columns; column += Config::kChunk) {
     if (again) {
       share.take(params, row, column);
+      balance(column);
     }
     if (!finite) {
       share.clear();
@@ -192,14 +226,17 @@ CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row) {
 /// take longer, and x.
 template <class First, class Second>
 __global__ void __launch_bounds__(First::kThreads, First::kMinCtas) split_rows(
-    __grid_constant__ SplitRowsParams const first, __grid_constant__ SplitRowsParams const second) {
+    __grid_constant__ SplitRowsParams const first, __grid_constant__ SplitRowsParams const second,
+    bool ahead) {
   static_assert(First::kThreads == Second::kThreads, "one launch");
-  wait_for_predecessor();
+  if (!ahead) {
+    wait_for_predecessor();
+  }
   release_successor();
   if (int const row = int(blockIdx.x); row < first.rows) {
-    split_row<First>(first, row);
+    split_row<First>(first, row, ahead);
   } else {
-    split_row<Second>(second, row - first.rows);
+    split_row<Second>(second, row - first.rows, ahead);
   }
 }
 
