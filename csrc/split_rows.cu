@@ -38,16 +38,18 @@ template <int kThreads, int kColumns, bool kFolds>
 Status launch_split(SplitLaunch const& launch) {
   using First = kernel::SplitRowsConfig<kThreads, kColumns, kFolds>;
   using Second = kernel::SplitRowsConfig<kThreads, kColumns, false>;
-  return launch_dependent<kernel::split_rows<First, Second>>(
-      "split_rows", std::int64_t{launch.first.rows} + launch.second.rows, kThreads, 0,
-      launch.stream, launch.first, launch.second, launch.ahead);
+  std::int64_t const ctas = ceil_div(launch.first.rows, First::kRowsPerCta) +
+                            ceil_div(launch.second.rows, First::kRowsPerCta);
+  return launch_dependent<kernel::split_rows<First, Second>>("split_rows", ctas, First::kCtaThreads,
+                                                             0, launch.stream, launch.first,
+                                                             launch.second, launch.ahead);
 }
 
 template <bool kFolds>
 Status choose_config(SplitLaunch const& launch) {
   int const columns = launch.first.columns;
   if (columns <= 1024) {
-    return launch_split<128, 8, kFolds>(launch);
+    return launch_split<32, 32, kFolds>(launch);
   }
   return columns <= 8192 ? launch_split<256, 32, kFolds>(launch)
                          : launch_split<kFolds ? 512 : 1024, 32, kFolds>(launch);

@@ -18,7 +18,7 @@ struct Fp16Pairs {
   static constexpr int kPitchMultiple = 8;  ///< TMA wants strides of 16 bytes
 
   __half const* halves;     ///< [2, rows, pitch]: high, low; 16-byte aligned
-  Fp16Scale const* scales;  ///< [rows]
+  Fp16Scale const* scales;  ///< [rows], 16-byte aligned, with room for an even number
   int rows;
   int columns;
   int pitch;

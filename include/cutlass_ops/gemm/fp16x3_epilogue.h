@@ -7,32 +7,17 @@
 #include "cutlass_ops/epilogue/row_visitor.h"
 #include "cutlass_ops/gemm/fp16_pairs.h"
 #include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/gemm/staged_row.h"
 #include "cutlass_ops/status.h"
 
 namespace cutlass_ops {
 namespace gemm {
 
-/// Source over a staged row, scaled back.
-struct ScaledRow {
-  float const* row;  ///< shared memory, first column of the tile
-  int first_column;
-  Fp16Scale x_scale;
-  Fp16Scale const* w_scales;  ///< of all columns
-  int columns;
-
-  /// The factors of both scales are paired, so that each product is about the root of them all: a
-  /// result in float's range stays there on the way.
-  template <int kWidth>
-  CUTLASS_OPS_DEVICE epilogue::Fragment<kWidth> load(int, int column) const {
-    auto z = epilogue::load_columns<kWidth>(row + column - first_column, kWidth, true);
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kWidth; ++i) {
-      Fp16Scale const w_scale = column + i < columns ? w_scales[column + i] : Fp16Scale{};
-      z[i] = z[i] * (x_scale.first * w_scale.first) * (x_scale.second * w_scale.second);
-    }
-    return z;
-  }
-};
+/// Takes back the scales of a row of x and of one of W. Their factors are paired, so that either
+/// product is about the root of them all: a result in float's range stays there on the way.
+CUTLASS_OPS_DEVICE float scale_back(float z, Fp16Scale x, float w_first, float w_second) {
+  return z * (x.first * w_first) * (x.second * w_second);
+}
 
 template <class Tile, class Chain, class Sink>
 struct Fp16x3Epilogue {
@@ -81,22 +66,37 @@ struct Fp16x3Epilogue {
     Sink const sink = params.sink.at_split(tile.split);
     CUTLASS_OPS_UNROLL
     for (int half = 0; half < 2; ++half) {
-      __syncwarp();  // the rows before these have been read
-      float* const destination = staged + lane / 4 * kPitch + lane % 4 * 2;
-      CUTLASS_OPS_UNROLL
-      for (int i = 0; i < Tile::kN / 8; ++i) {
-        *reinterpret_cast<float2*>(destination + 8 * i) = {accumulators(4 * i + 2 * half),
-                                                           accumulators(4 * i + 2 * half + 1)};
-      }
-      __syncwarp();
       int const first = tile.tile_m * Tile::kM + warp * 16 + half * kRows;
+      __syncwarp();  // the rows before these have been read
+      stage(params, accumulators, half, min(first + lane / 4, params.rows - 1),
+            tile.tile_n * Tile::kN + lane % 4 * 2, staged + lane / 4 * kPitch + lane % 4 * 2);
+      __syncwarp();
       CUTLASS_OPS_UNROLL_BY(1)
       for (int row = 0; row < kRows && first + row < params.rows; ++row) {
-        ScaledRow const source{staged + row * kPitch, tile.tile_n * Tile::kN,
-                               params.x_scales[first + row], params.w_scales, params.columns};
+        StagedRow const source{staged + row * kPitch, tile.tile_n * Tile::kN};
         epilogue::visit_row<epilogue::fragment_width<Chain>()>(
             params.chain, sink, source, first + row, begin, end, tile.tile_n, lane);
       }
+    }
+  }
+
+ private:
+  /// This lane's part of a row, scaled back: two columns in eight, from `column` on. What it makes
+  /// of columns beyond the last is not looked at.
+  template <class Accumulators>
+  CUTLASS_OPS_DEVICE static void stage(Params const& params, Accumulators const& accumulators,
+                                       int half, int row, int column, float* destination) {
+    Fp16Scale const x = params.x_scales[row];
+    int const last = (params.columns - 1) / 2 * 2;
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Tile::kN / 8; ++i) {
+      if (i % 8 == 0) {
+        asm volatile("" ::: "memory");  // eight loads at a time, for which there are registers
+      }
+      auto const w = *reinterpret_cast<float4 const*>(params.w_scales + min(column + 8 * i, last));
+      *reinterpret_cast<float2*>(destination + 8 * i) = {
+          scale_back(accumulators(4 * i + 2 * half), x, w.x, w.y),
+          scale_back(accumulators(4 * i + 2 * half + 1), x, w.z, w.w)};
     }
   }
 };

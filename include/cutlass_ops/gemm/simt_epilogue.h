@@ -19,6 +19,7 @@
 #include "cutlass_ops/epilogue/row_visitor.h"
 #include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/gemm/staged_row.h"
 #include "cutlass_ops/gemm/thread_group.h"
 #include "cutlass_ops/status.h"
 
@@ -91,19 +92,6 @@ struct SimtStaging {
     visit_blocks(rows, [&](int column, epilogue::Fragment<4> const& block) {
       epilogue::store_columns<4>(destination + column, block, 4, true);
     });
-  }
-};
-
-/// Source over a staged row; columns count within the linear's output.
-struct StagedRow {
-  float const* row;  ///< shared memory, first column of the tile
-  int first_column;
-
-  template <int kWidth>
-  CUTLASS_OPS_DEVICE epilogue::Fragment<kWidth> load(int, int column) const {
-    // A tile that was moved back from an edge may begin at any column.
-    int const offset = column - first_column;
-    return epilogue::load_columns<kWidth>(row + offset, kWidth, offset % 4 == 0);
   }
 };
 

@@ -17,8 +17,8 @@
 namespace cutlass_ops {
 namespace kernel {
 
-/// A CTA takes a row of the result, kThreads * kColumns columns at a time. kFolds: a row is the
-/// mean of kernel_size rows of the source.
+/// kThreads threads, a warp or a CTA, take a row of the result, kThreads * kColumns columns at a
+/// time. kFolds: a row is the mean of kernel_size rows of the source.
 template <int kThreads_, int kColumns_, bool kFolds_>
 struct SplitRowsConfig {
   static constexpr int kThreads = kThreads_;
@@ -26,8 +26,10 @@ struct SplitRowsConfig {
   static constexpr bool kFolds = kFolds_;
   static constexpr int kStep = kThreads * 4;  ///< columns from one fragment of a thread to the next
   static constexpr int kChunk = kThreads * kColumns_;
+  static constexpr int kCtaThreads = kThreads == 32 ? 256 : kThreads;
+  static constexpr int kRowsPerCta = kCtaThreads / kThreads;
   static constexpr int kMinCtas =
-      (kFolds ? 512 : 1024) / kThreads;  ///< sums take twice the registers
+      (kFolds ? 512 : 1024) / kCtaThreads;  ///< sums take twice the registers
 };
 
 /// One matrix to be split.
@@ -177,7 +179,8 @@ struct SplitShare {
 /// factors, so that the first loads need not wait for it.
 template <class Config>
 CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row, bool ahead) {
-  std::int64_t const begin = int(threadIdx.x) * 4;
+  int const thread = int(threadIdx.x) % Config::kThreads;
+  std::int64_t const begin = thread * 4;
   bool const again = params.columns > Config::kChunk;
   SplitShare<Config> share;
   share.take(params, row, begin);
@@ -201,7 +204,7 @@ CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row, bool a
   largest = reduce_threads<FloatMax, Config::kThreads>(largest);
   bool const finite = largest < INFINITY;
   gemm::Fp16Scale const scale = gemm::Fp16Scale::of(finite ? largest : 0.0f);
-  if (threadIdx.x == 0) {
+  if (thread == 0) {
     params.scales[row] = finite ? scale.inverse() : gemm::Fp16Scale{NAN, NAN};
   }
   std::int64_t const first = std::int64_t{row} * params.pitch;
@@ -217,15 +220,15 @@ CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row, bool a
     }
     share.store(scale, high + column, low + column, int(params.pitch - column));
   }
-  if (params.bias != nullptr && threadIdx.x < 32) {
-    fold_bias(params.bias, params.bias_out, params.kernel_size, row, int(threadIdx.x));
+  if (params.bias != nullptr && thread < 32) {
+    fold_bias(params.bias, params.bias_out, params.kernel_size, row, thread);
   }
 }
 
-/// A CTA for each row of the one matrix and then of the other, which may be none: W, whose rows
-/// take longer, and x.
+/// CTAs for the rows of the one matrix and then for those of the other, which may be none: W, whose
+/// rows take longer, and x.
 template <class First, class Second>
-__global__ void __launch_bounds__(First::kThreads, First::kMinCtas) split_rows(
+__global__ void __launch_bounds__(First::kCtaThreads, First::kMinCtas) split_rows(
     __grid_constant__ SplitRowsParams const first, __grid_constant__ SplitRowsParams const second,
     bool ahead) {
   static_assert(First::kThreads == Second::kThreads, "one launch");
@@ -233,10 +236,18 @@ __global__ void __launch_bounds__(First::kThreads, First::kMinCtas) split_rows(
     wait_for_predecessor();
   }
   release_successor();
-  if (int const row = int(blockIdx.x); row < first.rows) {
+  constexpr int kRowsPerCta = First::kRowsPerCta;
+  int const first_ctas = (first.rows + kRowsPerCta - 1) / kRowsPerCta;
+  bool const is_first = int(blockIdx.x) < first_ctas;
+  int const cta = is_first ? int(blockIdx.x) : int(blockIdx.x) - first_ctas;
+  int const row = cta * kRowsPerCta + int(threadIdx.x) / First::kThreads;
+  if (row >= (is_first ? first.rows : second.rows)) {
+    return;
+  }
+  if (is_first) {
     split_row<First>(first, row, ahead);
   } else {
-    split_row<Second>(second, row - first.rows, ahead);
+    split_row<Second>(second, row, ahead);
   }
 }
 
