@@ -217,6 +217,7 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   int const window = whole.shape.window;
   STD_TORCH_CHECK(!params.empty() && params[0] == window && window <= problem.n,
                   "the first number of '", name, "' must be its window, of up to ", problem.n);
+  STD_TORCH_CHECK(whole.shape.reduces, "'", name, "' must reduce its rows");
   whole.call.out = whole.output(operands, out);
 
   LinearCall call = whole.call;

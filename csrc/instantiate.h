@@ -94,7 +94,7 @@ Status run_stream(LinearCall const& call, Chain const& chain, Sink const& sink, 
 /// The tensor cores, on halves that are there (make_pairs).
 template <class Chain, class Sink>
 Status run_fp16x3(LinearCall const& call, Chain const& chain, Sink const& sink) {
-  using Tile = gemm::Fp16x3Tile<128, 128, 64, 3, 1, 1>;
+  using Tile = gemm::Fp16x3Tile<128, 128, 64, 3, 64>;
   check_table<kFp16x3, Tile>();
   return gemm::Fp16x3Runner<gemm::Fp16x3Gemm<Tile, Chain, Sink>>::run(
       call.x_pairs, call.weight_pairs, chain, sink, call.plan.splits, call.plan.ctas,

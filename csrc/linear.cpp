@@ -10,7 +10,7 @@ Status make_pairs(LinearCall& call, SplitTask weight) {
     return {};
   }
   gemm::Problem const& problem = call.problem;
-  float* const flags = call.workspace + call.plan.pairs;
+  float* const flags = call.workspace + call.plan.workspace - call.plan.pairs_elements;
   float* const memory = flags + column_flag_words(problem.n, kKernels[kFp16x3].tile_n);
   call.column_flags = reinterpret_cast<int*>(flags);
   call.x_pairs = pairs_in(memory, problem.m, problem.k);

@@ -32,6 +32,10 @@ constexpr std::int64_t kSmallWorkspace = std::int64_t{1} << 23;
 constexpr std::int64_t kLargeWorkspace = std::int64_t{1} << 24;
 constexpr double kLeastGain = 0.03;
 
+// Halves take as many bytes as what they are of, and the bounds above leave them out. Beyond 4 GiB
+// of them x and W are multiplied as they are.
+constexpr std::int64_t kMostHalves = std::int64_t{1} << 30;
+
 /// Share of the FFMA rate that so many warps on an SM reach: 4 hide little latency, 12 all of it.
 double warp_efficiency(double warps) { return std::min(1.0, 0.3 + 0.075 * warps); }
 
@@ -90,7 +94,7 @@ double fp16x3_ns(KernelInfo const& kernel, PlanRequest const& request, int split
   double const rounds = double(ceil_div(items, resident_ctas(kernel, request)));
   double const elements = double(request.k) * (request.m + (request.packed ? 0.0 : request.n));
   double const halves_ns = 8.0 * elements / kBytesPerNs * kReferenceSms / request.gpu.sm_count;
-  return rounds * (item_ns + kernel.wave_ns) + halves_ns + (request.packed ? 2.0 : 4.0) * kLaunchNs;
+  return rounds * (item_ns + kernel.wave_ns) + halves_ns + (request.packed ? 2.0 : 3.0) * kLaunchNs;
 }
 
 /// The skinny kernel reads W once per row group, or is bound by its arithmetic.
@@ -152,7 +156,11 @@ bool accurate(KernelInfo const& kernel, PlanRequest const& request) {
 /// of a matrix without elements.
 bool takes(KernelInfo const& kernel, PlanRequest const& request) {
   if (kernel.family == KernelFamily::kFp16x3) {
-    return request.m > 0 && request.n > 0 && request.k > 0;
+    // A tensor map has strides of less than 2^40 bytes.
+    constexpr std::int64_t kMostElements = (std::int64_t{1} << 39) - 1;
+    std::int64_t const rows = std::max(request.m, request.n);
+    return request.m > 0 && request.n > 0 && request.k > 0 &&
+           rows * gemm::Fp16Pairs::pitch_of(request.k) <= kMostElements;
   }
   return !own_mainloop(kernel) ||
          (request.m >= kernel.tile_m && request.n >= kernel.tile_n && request.k >= kernel.tile_k);
@@ -210,10 +218,10 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
   }
   if (fp16x3) {
     plan.ctas = request.gpu.sm_count * info.ctas_per_sm;
-    plan.pairs = ceil_div(plan.workspace, 4) * 4;
-    plan.workspace = plan.pairs + column_flag_words(request.n, info.tile_n) +
-                     PairMemory(request.m, request.k).elements +
-                     (request.packed ? 0 : PairMemory(request.n, request.k).elements);
+    plan.pairs_elements = column_flag_words(request.n, info.tile_n) +
+                          PairMemory(request.m, request.k).elements +
+                          (request.packed ? 0 : PairMemory(request.n, request.k).elements);
+    plan.workspace = ceil_div(plan.workspace, 4) * 4 + plan.pairs_elements;
   }
   plan.nanoseconds = std::int64_t(ns);
   return plan;
@@ -238,7 +246,11 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
         break;
       }
       std::optional<Plan> const plan = make_plan(request, kernel, splits);
-      if (!plan || (best && splits > least && plan->pairs_or_workspace() > most_workspace)) {
+      if (plan && plan->pairs_elements > kMostHalves) {
+        break;
+      }
+      if (!plan ||
+          (best && splits > least && plan->workspace - plan->pairs_elements > most_workspace)) {
         continue;
       }
       bool const dearer = best && plan->workspace > std::max(kSmallWorkspace, best->workspace);

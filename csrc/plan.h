@@ -16,10 +16,8 @@ struct Plan {
   std::int64_t nanoseconds = 0;  ///< estimate on the GPU asked about
   bool direct = true;  ///< the epilogue runs in the GEMM; otherwise partials go through memory
   int ctas = 0;        ///< of a kernel whose CTAs take several items; does not cross the binding
-  std::int64_t pairs = 0;  ///< where in the workspace flags and halves begin; neither does this
-
-  /// Floats of workspace that the number of splits decides about.
-  std::int64_t pairs_or_workspace() const { return pairs > 0 ? pairs : workspace; }
+  /// Of the workspace, at its end: flags and halves. Nor does this cross the binding.
+  std::int64_t pairs_elements = 0;
 };
 
 /// What a plan depends on of the GPU.

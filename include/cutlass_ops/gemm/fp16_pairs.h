@@ -13,7 +13,7 @@ namespace cutlass_ops {
 namespace gemm {
 
 /// A row is scales[row].apply(high + low). That of a row with an infinity or NaN is NaN, and so is
-/// what comes of it.
+/// what comes of it, until it is repaired.
 struct Fp16Pairs {
   static constexpr int kPitchMultiple = 8;  ///< TMA wants strides of 16 bytes
 
@@ -25,7 +25,7 @@ struct Fp16Pairs {
   float const* factors;  ///< of a weight's columns: those of x are multiplied by them
   int const* spread;     ///< whether any is not 1; else they are not there
 
-  CUTLASS_OPS_HOST_DEVICE bool is_finite(int row) const { return scales[row].is_finite(); }
+  CUTLASS_OPS_HOST_DEVICE bool needs_repair(int row) const { return scales[row].needs_repair(); }
 
   static constexpr int pitch_of(int columns) {
     return int(ceil_div(columns, kPitchMultiple)) * kPitchMultiple;

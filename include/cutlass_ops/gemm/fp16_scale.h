@@ -20,7 +20,15 @@ struct Fp16Scale {
     return {ldexpf(1.0f, half), ldexpf(1.0f, exponent - half)};
   }
 
+  /// What a row gets that has no halves: NaN, as all that comes of it would be if it holds a NaN.
+  CUTLASS_OPS_HOST_DEVICE static Fp16Scale none(bool has_nan) {
+    return {NAN, has_nan ? 0.0f : 1.0f};
+  }
+
   CUTLASS_OPS_HOST_DEVICE bool is_finite() const { return first == first; }
+
+  /// Infinities without NaN: what comes of them may be infinite, too.
+  CUTLASS_OPS_HOST_DEVICE bool needs_repair() const { return !is_finite() && second != 0.0f; }
 
   CUTLASS_OPS_HOST_DEVICE float apply(float value) const { return value * first * second; }
 

@@ -23,7 +23,7 @@ struct Fp16x3Gemm {
   struct Params {
     typename Mainloop::Params mainloop;
     typename Epilogue::Params epilogue;
-    Raster raster;  ///< of clusters
+    Raster raster;
     int tiles_of_k;
     int tiles_per_split;
     int* column_flags;
@@ -37,7 +37,6 @@ struct Fp16x3Gemm {
 
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage) {
     int const group = __shfl_sync(0xffffffffu, threadIdx.x / Tile::kGroupThreads, 0);
-    int const rank = int(cute::block_rank_in_cluster());
     typename Pipeline::Params pipeline_params;
     pipeline_params.transaction_bytes = Mainloop::kStageBytes;
     pipeline_params.role =
@@ -45,62 +44,55 @@ struct Fp16x3Gemm {
     pipeline_params.is_leader = threadIdx.x == 0;
     pipeline_params.num_consumers = Tile::kConsumers;
     Pipeline pipeline(storage.pipeline, pipeline_params, typename Mainloop::ClusterShape{});
-    if constexpr (Tile::kCluster > 1) {
-      cute::cluster_arrive_relaxed();
-      cute::cluster_wait();
-    } else {
-      __syncthreads();
-    }
+    __syncthreads();
     if (group == 0) {
       cutlass::arch::warpgroup_reg_dealloc<24>();
       if (threadIdx.x == 0) {
-        produce(params, storage, pipeline, rank);
+        produce(params, storage, pipeline);
       } else if (threadIdx.x / 32 == 1) {
-        flag_columns(params, rank);
+        flag_columns(params);
       }
     } else {
       cutlass::arch::warpgroup_reg_alloc<240>();
-      consume(params, storage, pipeline, rank);
+      consume(params, storage, pipeline);
     }
   }
 
  private:
   /// `visit(tile, begin, end)` for each item of this CTA: its tile, and tiles of k.
   template <class Visit>
-  CUTLASS_OPS_DEVICE static void visit_items(Params const& params, int rank, Visit visit) {
-    unsigned const clusters = gridDim.x / Tile::kCluster;
+  CUTLASS_OPS_DEVICE static void visit_items(Params const& params, Visit visit) {
     unsigned const items = unsigned(params.raster.ctas());
     CUTLASS_OPS_UNROLL_BY(1)
-    for (unsigned item = blockIdx.x / Tile::kCluster; item < items; item += clusters) {
-      TileCoordinate tile = params.raster.locate(item);
-      tile.tile_m = tile.tile_m * Tile::kCluster + rank;
+    for (unsigned item = blockIdx.x; item < items; item += gridDim.x) {
+      TileCoordinate const tile = params.raster.locate(item);
       int const begin = min(params.tiles_of_k, tile.split * params.tiles_per_split);
       visit(tile, begin, min(params.tiles_of_k, begin + params.tiles_per_split));
     }
   }
 
   CUTLASS_OPS_DEVICE static void produce(Params const& params, SharedStorage& storage,
-                                         Pipeline& pipeline, int rank) {
+                                         Pipeline& pipeline) {
     Mainloop::prefetch(params.mainloop);
     wait_for_predecessor();
     PipelineState state = cutlass::make_producer_start_state<Pipeline>();
-    visit_items(params, rank, [&](TileCoordinate const& tile, int begin, int end) {
-      Mainloop::load(params.mainloop, pipeline, state, tile.tile_m, tile.tile_n, begin, end, rank,
+    visit_items(params, [&](TileCoordinate const& tile, int begin, int end) {
+      Mainloop::load(params.mainloop, pipeline, state, tile.tile_m, tile.tile_n, begin, end,
                      storage.mainloop);
     });
-    pipeline.producer_tail(state);  // a CTA of a cluster must not end while others copy to it
+    pipeline.producer_tail(state);
   }
 
   /// Of each column tile, by one warp of one CTA.
-  CUTLASS_OPS_DEVICE static void flag_columns(Params const& params, int rank) {
+  CUTLASS_OPS_DEVICE static void flag_columns(Params const& params) {
     wait_for_predecessor();
     auto const& epilogue = params.epilogue;
-    visit_items(params, rank, [&](TileCoordinate const& tile, int, int) {
+    visit_items(params, [&](TileCoordinate const& tile, int, int) {
       if (tile.tile_m == 0 && tile.split == 0) {
         bool flag = false;
         for (int i = int(threadIdx.x % 32); i < Tile::kN; i += 32) {
           int const column = tile.tile_n * Tile::kN + i;
-          flag |= column < epilogue.columns && !epilogue.w_scales[column].is_finite();
+          flag |= column < epilogue.columns && epilogue.w_scales[column].needs_repair();
         }
         flag = __any_sync(0xffffffffu, flag);
         if (threadIdx.x % 32 == 0) {
@@ -111,11 +103,11 @@ struct Fp16x3Gemm {
   }
 
   CUTLASS_OPS_DEVICE static void consume(Params const& params, SharedStorage& storage,
-                                         Pipeline& pipeline, int rank) {
+                                         Pipeline& pipeline) {
     int const thread = int(threadIdx.x) - Tile::kGroupThreads;
     wait_for_predecessor();
     PipelineState state;
-    visit_items(params, rank, [&](TileCoordinate const& tile, int begin, int end) {
+    visit_items(params, [&](TileCoordinate const& tile, int begin, int end) {
       typename Mainloop::Accumulators accumulators;
       Mainloop::multiply(pipeline, state, end - begin, thread, storage.mainloop, accumulators);
       Epilogue::run(params.epilogue, storage.epilogue, accumulators, thread, tile);
@@ -129,6 +121,8 @@ __global__ void __launch_bounds__(Gemm::Tile::kThreads, 1) fp16x3_gemm(
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char fp16x3_shared[];
   Gemm::run(params, *reinterpret_cast<typename Gemm::SharedStorage*>(fp16x3_shared));
+#elif defined(__CUDA_ARCH__)
+  __trap();  // and not a result that nobody wrote
 #endif
 }
 

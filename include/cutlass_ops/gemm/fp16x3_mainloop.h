@@ -2,9 +2,9 @@
 //
 // (xh + xl)(wh + wl) without xl wl, which is below a rounding of fp32. The tensor cores truncate
 // where they add, so that a long accumulation drifts towards zero: the products of the high halves
-// are added to fp32 registers every kPromotion tiles of k. The mixed products, 2^11 times smaller,
-// have accumulators of their own, in which the drift does not matter; while they are multiplied,
-// the high ones are added, so that the tensor cores do not wait.
+// are added to fp32 registers every kPromotion columns of k. The mixed products, 2^11 times
+// smaller, have accumulators of their own, in which the drift does not matter; while they are
+// multiplied, the high ones are added, so that the tensor cores do not wait.
 #pragma once
 
 #include "cute/tensor.hpp"
@@ -22,27 +22,27 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// A CTA's tile and how it is fed. A cluster is kCluster row tiles, which share the tile of W.
-template <int kM_, int kN_, int kK_, int kStages_, int kCluster_, int kPromotion_>
+/// A CTA's tile, and how it is fed.
+template <int kM_, int kN_, int kK_, int kStages_, int kPromotion_>
 struct Fp16x3Tile {
   static constexpr int kM = kM_;
   static constexpr int kN = kN_;
   static constexpr int kK = kK_;
   static constexpr int kStages = kStages_;
-  static constexpr int kCluster = kCluster_;
   static constexpr int kPromotion = kPromotion_;
   static constexpr int kGroupThreads = 128;
   static constexpr int kConsumers = 2 * kGroupThreads;  ///< a warpgroup for 64 rows
   static constexpr int kThreads = kConsumers + kGroupThreads;
   static constexpr int kCtasPerSm = 1;
   static_assert(kM == 128, "64 rows to a warpgroup");
+  static_assert(kK % kPromotion == 0 && kPromotion % 16 == 0, "whole steps of the tensor cores");
 };
 
 template <class Tile>
 struct Fp16x3Mainloop {
   using Element = cutlass::half_t;
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
-  using ClusterShape = cute::Shape<cute::Int<Tile::kCluster>, cute::_1, cute::_1>;
+  using ClusterShape = cute::Shape<cute::_1, cute::_1, cute::_1>;
   using TiledMma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<Element, Element, float, TileShape, cute::GMMA::Major::K,
                                  cute::GMMA::Major::K>(),
@@ -57,13 +57,12 @@ struct Fp16x3Mainloop {
                                cute::Int<Tile::kStages>{})));
   using LayoutX = SharedLayout<Tile::kM>;
   using LayoutW = SharedLayout<Tile::kN>;
-  using CopyX = cute::SM90_TMA_LOAD;
-  using CopyW =
-      std::conditional_t<Tile::kCluster == 1, cute::SM90_TMA_LOAD, cute::SM90_TMA_LOAD_MULTICAST>;
+  using Copy = cute::SM90_TMA_LOAD;
   using Stride = cute::Stride<std::int64_t, cute::_1, std::int64_t>;
 
   using Pipeline = cutlass::PipelineTmaAsync<Tile::kStages>;
   using PipelineState = typename Pipeline::PipelineState;
+  static constexpr int kSteps = Tile::kPromotion / 16;  ///< of the tensor cores to a promotion
   static constexpr int kStageBytes = 2 * (Tile::kM + Tile::kN) * Tile::kK * int(sizeof(Element));
 
   static auto matrix(Fp16Pairs const& pairs) {
@@ -74,12 +73,12 @@ struct Fp16x3Mainloop {
   }
 
   static auto copy_x(Fp16Pairs const& x) {
-    return cute::make_tma_copy_A_sm90(CopyX{}, matrix(x), LayoutX{}(cute::_, cute::_, 0, 0),
+    return cute::make_tma_copy_A_sm90(Copy{}, matrix(x), LayoutX{}(cute::_, cute::_, 0, 0),
                                       TileShape{}, ClusterShape{});
   }
 
   static auto copy_w(Fp16Pairs const& w) {
-    return cute::make_tma_copy_B_sm90(CopyW{}, matrix(w), LayoutW{}(cute::_, cute::_, 0, 0),
+    return cute::make_tma_copy_B_sm90(Copy{}, matrix(w), LayoutW{}(cute::_, cute::_, 0, 0),
                                       TileShape{}, ClusterShape{});
   }
 
@@ -109,7 +108,7 @@ struct Fp16x3Mainloop {
   /// By one thread: the tiles of k in [begin, end) of tile_m and tile_n.
   CUTLASS_OPS_DEVICE static void load(Params const& params, Pipeline& pipeline,
                                       PipelineState& state, int tile_m, int tile_n, int begin,
-                                      int end, int rank, SharedStorage& storage) {
+                                      int end, SharedStorage& storage) {
     using namespace cute;
     Tensor shared_x = make_tensor(make_smem_ptr(storage.x), LayoutX{});
     Tensor shared_w = make_tensor(make_smem_ptr(storage.w), LayoutW{});
@@ -118,12 +117,11 @@ struct Fp16x3Mainloop {
     Tensor tiles_x = local_tile(all_x, TileShape{}, make_coord(_, _, _), Step<_1, X, _1>{});
     Tensor tiles_w = local_tile(all_w, TileShape{}, make_coord(_, _, _), Step<X, _1, _1>{});
     auto slice_x = params.x.get_slice(0);
-    auto slice_w = params.w.get_slice(rank);
+    auto slice_w = params.w.get_slice(0);
     Tensor from_x = slice_x.partition_S(tiles_x(_, _, tile_m, _, _));  // copy, m, k, tile, half
     Tensor from_w = slice_w.partition_S(tiles_w(_, _, tile_n, _, _));
     Tensor to_x = slice_x.partition_D(shared_x);  // copy, m, k, half, stage
     Tensor to_w = slice_w.partition_D(shared_w);
-    constexpr std::uint16_t kEveryCta = (1 << Tile::kCluster) - 1;
     CUTLASS_OPS_UNROLL_BY(1)
     for (int tile = begin; tile < end; ++tile) {
       pipeline.producer_acquire(state);
@@ -131,9 +129,8 @@ struct Fp16x3Mainloop {
       int const stage = state.index();
       CUTLASS_OPS_UNROLL
       for (int half = 0; half < 2; ++half) {
-        copy(params.x.with(*barrier, 0), from_x(_, _, _, tile, half), to_x(_, _, _, half, stage));
-        copy(params.w.with(*barrier, kEveryCta), from_w(_, _, _, tile, half),
-             to_w(_, _, _, half, stage));
+        copy(params.x.with(*barrier), from_x(_, _, _, tile, half), to_x(_, _, _, half, stage));
+        copy(params.w.with(*barrier), from_w(_, _, _, tile, half), to_w(_, _, _, half, stage));
       }
       ++state;
     }
@@ -146,10 +143,10 @@ struct Fp16x3Mainloop {
     TiledMma mma;
     int const group = __shfl_sync(0xffffffffu, thread / Tile::kGroupThreads, 0);
     auto slice = mma.get_slice(group * Tile::kGroupThreads);
-    Tensor x = slice.make_fragment_A(
-        slice.partition_A(make_tensor(make_smem_ptr(storage.x), LayoutX{})));
-    Tensor w = slice.make_fragment_B(
-        slice.partition_B(make_tensor(make_smem_ptr(storage.w), LayoutW{})));
+    Tensor x =
+        slice.make_fragment_A(slice.partition_A(make_tensor(make_smem_ptr(storage.x), LayoutX{})));
+    Tensor w =
+        slice.make_fragment_B(slice.partition_B(make_tensor(make_smem_ptr(storage.w), LayoutW{})));
     Accumulators high;
     Accumulators low;
     clear(sum);
@@ -163,7 +160,7 @@ struct Fp16x3Mainloop {
       auto const w_high = w(_, _, _, 0, state.index());
       auto const w_low = w(_, _, _, 1, state.index());
       CUTLASS_OPS_UNROLL
-      for (int step = 0; step < size<2>(x_high); step += Tile::kPromotion) {
+      for (int step = 0; step < size<2>(x_high); step += kSteps) {
         warpgroup_fence_operand(high);
         warpgroup_fence_operand(low);
         warpgroup_arrive();
@@ -198,7 +195,7 @@ struct Fp16x3Mainloop {
   CUTLASS_OPS_DEVICE static void multiply_steps(TiledMma& mma, X const& x, W const& w, int begin,
                                                 Accumulators& accumulators) {
     CUTLASS_OPS_UNROLL
-    for (int step = begin; step < begin + Tile::kPromotion; ++step) {
+    for (int step = begin; step < begin + kSteps; ++step) {
       cute::gemm(mma, x(cute::_, cute::_, step), w(cute::_, cute::_, step), accumulators);
       mma.accumulate_ = cute::GMMA::ScaleOut::One;
     }

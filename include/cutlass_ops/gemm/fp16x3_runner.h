@@ -1,6 +1,8 @@
 // Device-level runner of the "fp16x3" kernel.
 #pragma once
 
+#include <algorithm>
+
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/dynamic_shared.h"
@@ -15,7 +17,6 @@ struct Fp16x3Runner {
   using Tile = typename Gemm::Tile;
   static constexpr int kSharedBytes = sizeof(typename Gemm::SharedStorage);
   static_assert(kSharedBytes <= 227 * 1024, "the shared memory of an SM");
-  static_assert(Tile::kCluster == 1, "launched without clusters");
 
   /// `column_flags`: for every column tile, whether a row of W in it has no halves.
   template <class Chain, class Sink>

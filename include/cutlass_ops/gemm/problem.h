@@ -61,7 +61,9 @@ struct Raster {
     return {int(ceil_div(problem.m, Tile::kM)), int(ceil_div(problem.n, Tile::kN)), splits};
   }
 
-  CUTLASS_OPS_HOST_DEVICE std::int64_t ctas() const { return std::int64_t{tiles_m} * tiles_n * splits; }
+  CUTLASS_OPS_HOST_DEVICE std::int64_t ctas() const {
+    return std::int64_t{tiles_m} * tiles_n * splits;
+  }
 
   CUTLASS_OPS_HOST_DEVICE TileCoordinate locate(unsigned cta) const {
     unsigned const tiles = unsigned(tiles_m) * unsigned(tiles_n);

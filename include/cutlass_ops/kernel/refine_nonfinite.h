@@ -1,13 +1,12 @@
 // Repairs what folding a weight, or splitting operands into halves, does to infinite inputs.
 //
-// Folding: mean_j(inf * w_j) is NaN where the weights of a window differ in sign, but inf *
-// mean_j(w_j) is
-// +-inf. Only a row whose result is infinite can be wrong: a folded -inf is NaN after GELU either
-// way, and a folded NaN implies a true NaN. Such rows are rare, so this kernel looks at the
-// results, and recomputes only rows where x itself holds an infinity.
+// Folding: mean_j(inf * w_j) is NaN where the weights of a window differ in sign, but inf times
+// their mean is +-inf. Only a row whose result is infinite can be wrong: a folded -inf is NaN after
+// GELU either way, and a folded NaN implies a true NaN. Such rows are rare, so this kernel looks at
+// the results, and recomputes only rows where x itself holds an infinity.
 //
-// Halves: there are none of a row with an infinity or NaN. All that depends on one is computed
-// again, from the operands themselves.
+// Halves: there are none of a row with an infinity. All that depends on one is NaN, and computed
+// again, from the operands themselves; a row with a NaN is right as it is.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +37,7 @@ struct RefineNonfiniteParams {
 
   /// Whether the row is to be looked at, or, where operands were split, computed again.
   CUTLASS_OPS_DEVICE bool suspects(int row) const {
-    return missing.were_split() ? !missing.x.is_finite(row) : bool(isinf(out[row]));
+    return missing.were_split() ? missing.x.needs_repair(row) : bool(isinf(out[row]));
   }
 };
 

@@ -28,14 +28,14 @@ struct RepairRowsParams {
 template <class Chain, class Sink>
 CUTLASS_OPS_DEVICE void repair_row(RepairRowsParams<Chain, Sink> const& params, int row) {
   constexpr int kWidth = epilogue::fragment_width<Chain>();
-  bool const every_column = !params.missing.x.is_finite(row);
+  bool const every_column = params.missing.x.needs_repair(row);
   int const warp = threadIdx.x / 32;
   for (int column = warp * kWidth; column < params.output_columns;
        column += RefineNonfiniteConfig::kWarps * kWidth) {
     bool wanted = every_column;
     int const end = min(params.problem.n, (column + kWidth) * params.window);
     for (int i = column * params.window; i < end && !wanted; ++i) {
-      wanted = !params.missing.weight.is_finite(i);
+      wanted = params.missing.weight.needs_repair(i);
     }
     if (wanted) {
       auto const y = params.chain.template evaluate<kWidth>(DotSource{params.problem}, row, column);
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) repair_rows(
        begin += std::int64_t{gridDim.x} * Config::kRows) {
     std::int64_t const mine = begin + threadIdx.x;
     bool const suspect =
-        threadIdx.x < Config::kRows && mine < rows && !params.missing.x.is_finite(int(mine));
+        threadIdx.x < Config::kRows && mine < rows && params.missing.x.needs_repair(int(mine));
     if (__syncthreads_or(some_of_weight || suspect)) {
       for (std::int64_t row = begin; row < begin + Config::kRows && row < rows; ++row) {
         repair_row(params, int(row));

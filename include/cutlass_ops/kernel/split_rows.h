@@ -32,6 +32,9 @@ struct SplitRowsConfig {
       (kFolds ? 512 : 1024) / kCtaThreads;  ///< sums take twice the registers
 };
 
+/// A second maximum over the same threads has shared memory of its own.
+struct FlagMax : FloatMax {};
+
 /// One matrix to be split.
 struct SplitRowsParams {
   float const* source;  ///< unit column stride
@@ -42,7 +45,7 @@ struct SplitRowsParams {
   int kernel_size;          ///< rows of the source to one of the result
   bool vectorized;          ///< four columns, from a multiple of four on, are 16-byte aligned
   __half* halves;           ///< [2, rows, pitch]
-  gemm::Fp16Scale* scales;  ///< [rows], that take back; NaN where a row is not finite
+  gemm::Fp16Scale* scales;  ///< [rows], that take back
   float const* bias;        ///< [>= rows * kernel_size], to be folded too; or nullptr for none
   float* bias_out;          ///< [rows]
   float const* factors;     ///< of columns (column_factors.h), 16-byte aligned
@@ -142,12 +145,13 @@ struct SplitShare {
   }
 
   /// Infinity where an element is not finite.
-  CUTLASS_OPS_DEVICE float largest() const {
+  CUTLASS_OPS_DEVICE float largest(bool& has_nan) const {
     float value = 0.0f;
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < Config::kFragments; ++i) {
       CUTLASS_OPS_UNROLL
       for (int j = 0; j < 4; ++j) {
+        has_nan |= z[i][j] != z[i][j];
         value = fmaxf(value, z[i][j] == z[i][j] ? fabsf(z[i][j]) : INFINITY);
       }
     }
@@ -194,18 +198,23 @@ CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row, bool a
     }
   };
   balance(begin);
-  float largest = share.largest();
+  bool has_nan = false;
+  float largest = share.largest(has_nan);
   std::int64_t column = begin + Config::kChunk;
   for (; column - begin < params.columns; column += Config::kChunk) {
     share.take(params, row, column);
     balance(column);
-    largest = fmaxf(largest, share.largest());
+    largest = fmaxf(largest, share.largest(has_nan));
   }
   largest = reduce_threads<FloatMax, Config::kThreads>(largest);
   bool const finite = largest < INFINITY;
   gemm::Fp16Scale const scale = gemm::Fp16Scale::of(finite ? largest : 0.0f);
+  gemm::Fp16Scale back = scale.inverse();
+  if (!finite) {
+    back = gemm::Fp16Scale::none(reduce_threads<FlagMax, Config::kThreads>(has_nan) > 0.0f);
+  }
   if (thread == 0) {
-    params.scales[row] = finite ? scale.inverse() : gemm::Fp16Scale{NAN, NAN};
+    params.scales[row] = back;
   }
   std::int64_t const first = std::int64_t{row} * params.pitch;
   __half* const high = params.halves + first;
