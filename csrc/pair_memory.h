@@ -16,7 +16,7 @@ struct PairMemory {
   PairMemory(std::int64_t rows, int columns)
       : scales(rows * gemm::Fp16Pairs::pitch_of(columns)),
         factors(ceil_div(scales + 2 * rows, 4) * 4),
-        spread(factors + ceil_div(columns, 4) * 4),
+        spread(factors + gemm::Fp16Pairs::pitch_of(columns)),
         elements(spread + 4) {}
 };
 

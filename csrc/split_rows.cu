@@ -61,7 +61,8 @@ Status make_factors(SplitTask const& weight, cudaStream_t stream) {
   return launch_dependent<kernel::column_factors<Config>>(
       "column_factors", 1, Config::kThreads, 0, stream,
       kernel::ColumnFactorsParams{weight.source, weight.stride, weight.rows * weight.kernel_size,
-                                  weight.columns, weight.memory + parts.factors,
+                                  weight.columns, gemm::Fp16Pairs::pitch_of(weight.columns),
+                                  weight.memory + parts.factors,
                                   reinterpret_cast<int*>(weight.memory + parts.spread)});
 }
 

@@ -13,11 +13,16 @@ namespace gemm {
 struct Fp16Scale {
   float first, second;
 
-  /// For a row whose largest magnitude is this; 1 for a row of zeros.
-  CUTLASS_OPS_HOST_DEVICE static Fp16Scale of(float largest) {
-    int const exponent = largest > 0.0f ? 14 - ilogbf(largest) : 0;
+  /// For a row whose largest magnitude has this exponent.
+  CUTLASS_OPS_HOST_DEVICE static Fp16Scale of_exponent(int largest) {
+    int const exponent = 14 - largest;
     int const half = exponent / 2;
     return {ldexpf(1.0f, half), ldexpf(1.0f, exponent - half)};
+  }
+
+  /// For a row whose largest magnitude is this; 1 for a row of zeros.
+  CUTLASS_OPS_HOST_DEVICE static Fp16Scale of(float largest) {
+    return of_exponent(largest > 0.0f ? ilogbf(largest) : 14);
   }
 
   /// What a row gets that has no halves: NaN, as all that comes of it would be if it holds a NaN.
@@ -30,7 +35,10 @@ struct Fp16Scale {
   /// Infinities without NaN: what comes of them may be infinite, too.
   CUTLASS_OPS_HOST_DEVICE bool needs_repair() const { return !is_finite() && second != 0.0f; }
 
-  CUTLASS_OPS_HOST_DEVICE float apply(float value) const { return value * first * second; }
+  /// With a factor of its own, which times the value may lie outside of float's range.
+  CUTLASS_OPS_HOST_DEVICE float apply(float value, float factor = 1.0f) const {
+    return value * first * factor * second;
+  }
 
   /// The scale that takes it back.
   CUTLASS_OPS_HOST_DEVICE Fp16Scale inverse() const { return {1.0f / first, 1.0f / second}; }

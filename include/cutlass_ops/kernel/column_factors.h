@@ -14,7 +14,12 @@
 namespace cutlass_ops {
 namespace kernel {
 
-/// Of a factor, exactly: a power of two, and far from the ends of float's range.
+/// Of a factor, which is a power of two and far from the ends of float's range.
+CUTLASS_OPS_DEVICE int exponent_of_factor(float factor) {
+  return int(__float_as_uint(factor) >> 23) - 127;
+}
+
+/// Exact for a factor.
 CUTLASS_OPS_DEVICE float inverse_factor(float factor) {
   return __uint_as_float((254u << 23) - __float_as_uint(factor));
 }
@@ -31,7 +36,8 @@ struct ColumnFactorsParams {
   std::int64_t stride;  ///< elements between rows
   int rows;
   int columns;
-  float* factors;  ///< [columns], of use only if columns are not alike
+  int pitch;
+  float* factors;  ///< [pitch], of use only if columns are not alike; 1 beyond the last
   int* spread;     ///< whether they are not
 };
 
@@ -107,8 +113,8 @@ __global__ void __launch_bounds__(Config::kThreads) column_factors(
     return;
   }
   float const mean = float(double(all.sum) / all.count);
-  for (std::int64_t column = threadIdx.x; column < params.columns; column += Config::kThreads) {
-    int const sum = sums[column];
+  for (std::int64_t column = threadIdx.x; column < params.pitch; column += Config::kThreads) {
+    int const sum = column < params.columns ? sums[column] : INT_MIN;
     float const binades = sum == INT_MIN ? 0.0f : rintf((float(sum) - mean) / Config::kSamples);
     int const most = Config::kMost;
     params.factors[column] = ldexpf(1.0f, max(-most, min(most, int(binades))));

@@ -2,17 +2,13 @@
 // in one pass at memory speed.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cmath>
 #include <cstdint>
 
 #include "cutlass_ops/dependent_launch.h"
-#include "cutlass_ops/epilogue/fragment.h"
-#include "cutlass_ops/gemm/fp16_scale.h"
-#include "cutlass_ops/kernel/column_factors.h"
 #include "cutlass_ops/kernel/fold_rows.h"
-#include "cutlass_ops/kernel/reduce_threads.h"
+#include "cutlass_ops/kernel/split_balanced.h"
+#include "cutlass_ops/kernel/split_target.h"
 
 namespace cutlass_ops {
 namespace kernel {
@@ -30,27 +26,6 @@ struct SplitRowsConfig {
   static constexpr int kRowsPerCta = kCtaThreads / kThreads;
   static constexpr int kMinCtas =
       (kFolds ? 512 : 1024) / kCtaThreads;  ///< sums take twice the registers
-};
-
-/// A second maximum over the same threads has shared memory of its own.
-struct FlagMax : FloatMax {};
-
-/// One matrix to be split.
-struct SplitRowsParams {
-  float const* source;  ///< unit column stride
-  std::int64_t stride;  ///< elements between rows
-  int rows;             ///< of the result
-  int columns;
-  int pitch;                ///< of the result
-  int kernel_size;          ///< rows of the source to one of the result
-  bool vectorized;          ///< four columns, from a multiple of four on, are 16-byte aligned
-  __half* halves;           ///< [2, rows, pitch]
-  gemm::Fp16Scale* scales;  ///< [rows], that take back
-  float const* bias;        ///< [>= rows * kernel_size], to be folded too; or nullptr for none
-  float* bias_out;          ///< [rows]
-  float const* factors;     ///< of columns (column_factors.h), 16-byte aligned
-  int const* spread;        ///< whether there are any
-  bool divides;             ///< W's columns are divided by them, those of x multiplied
 };
 
 /// One thread's columns of a chunk.
@@ -127,23 +102,6 @@ struct SplitShare {
     }
   }
 
-  /// By the factors of the columns from `first` on, `left` of which there are.
-  CUTLASS_OPS_DEVICE void balance(float const* first, int left, bool divides) {
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < Config::kFragments; ++i) {
-      if (i * Config::kStep < left) {
-        // Up to three beyond the last column, within the memory of the factors: of no effect.
-        Fragment const factor = *reinterpret_cast<Fragment const*>(first + i * Config::kStep);
-        CUTLASS_OPS_UNROLL
-        for (int j = 0; j < 4; ++j) {
-          if (i * Config::kStep + j < left) {
-            z[i][j] *= divides ? inverse_factor(factor[j]) : factor[j];
-          }
-        }
-      }
-    }
-  }
-
   /// Infinity where an element is not finite.
   CUTLASS_OPS_DEVICE float largest(bool& has_nan) const {
     float value = 0.0f;
@@ -163,17 +121,12 @@ struct SplitShare {
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < Config::kFragments; ++i) {
       if (i * Config::kStep < left) {
-        __half2 highs[2];
-        __half2 lows[2];
+        Fragment v = z[i];
         CUTLASS_OPS_UNROLL
-        for (int j = 0; j < 2; ++j) {
-          float2 const v{scale.apply(z[i][2 * j]), scale.apply(z[i][2 * j + 1])};
-          highs[j] = __float22half2_rn(v);
-          float2 const rounded = __half22float2(highs[j]);
-          lows[j] = __float22half2_rn({v.x - rounded.x, v.y - rounded.y});
+        for (int j = 0; j < 4; ++j) {
+          v[j] = scale.apply(v[j]);
         }
-        *reinterpret_cast<uint2*>(high + i * Config::kStep) = *reinterpret_cast<uint2*>(highs);
-        *reinterpret_cast<uint2*>(low + i * Config::kStep) = *reinterpret_cast<uint2*>(lows);
+        store_halves(v, high + i * Config::kStep, low + i * Config::kStep);
       }
     }
   }
@@ -191,46 +144,30 @@ CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row, bool a
   if (ahead) {
     wait_for_predecessor();
   }
-  bool const balances = *params.spread != 0;
-  auto const balance = [&](std::int64_t column) {
-    if (balances) {
-      share.balance(params.factors + column, int(params.columns - column), params.divides);
-    }
-  };
-  balance(begin);
+  if (*params.spread != 0) {
+    split_balanced_row<Config>(params, row);
+    return;
+  }
   bool has_nan = false;
   float largest = share.largest(has_nan);
   std::int64_t column = begin + Config::kChunk;
   for (; column - begin < params.columns; column += Config::kChunk) {
     share.take(params, row, column);
-    balance(column);
     largest = fmaxf(largest, share.largest(has_nan));
   }
   largest = reduce_threads<FloatMax, Config::kThreads>(largest);
   bool const finite = largest < INFINITY;
-  gemm::Fp16Scale const scale = gemm::Fp16Scale::of(finite ? largest : 0.0f);
-  gemm::Fp16Scale back = scale.inverse();
-  if (!finite) {
-    back = gemm::Fp16Scale::none(reduce_threads<FlagMax, Config::kThreads>(has_nan) > 0.0f);
-  }
-  if (thread == 0) {
-    params.scales[row] = back;
-  }
-  std::int64_t const first = std::int64_t{row} * params.pitch;
-  __half* const high = params.halves + first;
-  __half* const low = high + std::int64_t{params.rows} * params.pitch;
+  auto const scale = gemm::Fp16Scale::of(finite ? largest : 0.0f);
+  SplitTarget const target{params, row};
+  target.template set_scale<Config>(scale, finite, has_nan);
   for (column = begin; column - begin < params.columns; column += Config::kChunk) {
     if (again) {
       share.take(params, row, column);
-      balance(column);
     }
     if (!finite) {
       share.clear();
     }
-    share.store(scale, high + column, low + column, int(params.pitch - column));
-  }
-  if (params.bias != nullptr && thread < 32) {
-    fold_bias(params.bias, params.bias_out, params.kernel_size, row, thread);
+    share.store(scale, target.high() + column, target.low() + column, int(params.pitch - column));
   }
 }
 
@@ -257,6 +194,11 @@ __global__ void __launch_bounds__(First::kCtaThreads, First::kMinCtas) split_row
     split_row<First>(first, row, ahead);
   } else {
     split_row<Second>(second, row, ahead);
+  }
+  SplitRowsParams const& params = is_first ? first : second;
+  if (int const thread = int(threadIdx.x) % First::kThreads;
+      params.bias != nullptr && thread < 32) {
+    fold_bias(params.bias, params.bias_out, params.kernel_size, row, thread);
   }
 }
 
