@@ -167,3 +167,11 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     from fake_kernels import replace_kernels  # behind register_assert_rewrite
 
     return replace_kernels(monkeypatch)
+
+
+@pytest.fixture
+def plans_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what the cost model chooses, whatever kernel the run forces (mode.py)."""
+    import mode
+
+    monkeypatch.setattr(cutlass_ops.plans, "linear_plan", mode.PLAN_BY_COST)
