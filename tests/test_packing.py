@@ -199,7 +199,7 @@ def test_float64_and_half_packs(device: str) -> None:
         cutlass_ops.pack_linear(weight.half(), bias.half())
 
 
-@pytest.mark.filterwarnings("ignore:precision 'fp16x3' has no native kernel")
+@pytest.mark.filterwarnings("ignore:cutlass_ops. precision 'fp16x3' has no native kernel")
 @pytest.mark.parametrize("mode", precision.MODES)
 def test_repr_tells_shapes_and_bytes(mode: str) -> None:
     """On the CPU, where no pack has halves."""
