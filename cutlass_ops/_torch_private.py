@@ -31,6 +31,7 @@ transforms_active = getattr(torch._C, "_are_functorch_transforms_active", _alway
 
 # Who listens on the dispatcher, for observed() of calls.py: modes in Python, function modes,
 # torch.jit.trace, profilers. Else: it says that someone does, and every call passes the dispatcher.
+# For packing.py, the first and the third; else no pack holds halves, and every call makes them.
 dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", _always)
 function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", _always)
 tracing_state: Callable[[], object] = getattr(torch._C, "_get_tracing_state", _always)

@@ -157,7 +157,7 @@ def explain(
     if m == 0 or n == 0:
         lines.append("  nothing, the output is empty")
         return Report("\n".join(lines))
-    if fp16x3 and packed:
+    if fp16x3 and packed and k > 0:  # a pack without elements has no halves
         lines.append("  weights split into fp16 halves when they were packed")
     if pooled:
         lines += _pooled_lines(m, n, k, kernel_size, packed, approximate, gpu, fp16x3)

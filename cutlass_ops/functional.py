@@ -64,7 +64,7 @@ def linear_gelu_softmax(
         check_pack_use(op, pack, x, bias, 1, precision)
         bias, precision, weight = pack.bias, pack.precision, pack.weight
         if precision != "ieee":  # to ask a module for a buffer costs time
-            pairs = pack.pairs
+            pairs = pack.halves(weight)
     check_approximate(op, approximate)
     straight = calls.straight(x, weight, bias)
     if not straight:
@@ -127,9 +127,9 @@ def linear_avgpool_gelu_scale_max(
     if isinstance(weight, PackedLinear):
         check_pack_use(op, weight, x, bias, kernel_size, precision)
         bias, precision, folded = weight.bias, weight.precision, weight.kernel_size
+        pack, weight = weight, weight.weight
         if precision != "ieee":
-            pairs = weight.pairs
-        weight = weight.weight
+            pairs = pack.halves(weight)
         kernel_size = 1
     return _pooled_head(x, weight, bias, pairs, kernel_size, folded, scale, approximate, precision)
 

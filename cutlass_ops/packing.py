@@ -6,6 +6,7 @@ to fold once instead of on every call packs, and owns the snapshot.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from . import precision as _precision
-from ._torch_private import transforms_active
+from ._torch_private import dispatch_modes, tracing_state, transforms_active
 from .routing import autocast_active, without_autocast
 from .schemas import OPS
 from .validation import check_fold, check_kernel_size
@@ -31,9 +32,10 @@ class PackedLinear(nn.Module):
 
     Packed for "fp16x3", and where that is native, it also holds ``pairs``, the fp16 halves of the
     packed weight, which a call would otherwise make anew. They are derived: neither saved nor in
-    the state_dict, but made again when a state_dict is loaded and when the module is moved, cast,
-    copied or unpickled. Anything else that writes to ``weight``, or puts another tensor in its
-    place, does not reach them: pack again.
+    the state_dict, but made again when a state_dict is loaded and when the module is moved or cast,
+    and, after it was copied or unpickled, by the first call outside of traces. Another tensor in
+    the place of ``weight`` is used without them. Anything else that writes to ``weight`` does not
+    reach them, and goes unseen: pack again.
 
     An infinite input against packed weights with ``kernel_size > 1`` may give an infinity where
     the definition gives NaN (``inf - inf`` inside a window): the pack holds the means only.
@@ -48,6 +50,8 @@ class PackedLinear(nn.Module):
     weight: Tensor
     bias: Tensor | None
     pairs: Tensor | None
+    # What was split and what came of it, the last time.
+    _last_split: tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None
 
     def __init__(
         self,
@@ -70,26 +74,52 @@ class PackedLinear(nn.Module):
         self.precision = mode
         self.register_buffer("weight", _snapshot(weight, kernel_size))
         self.register_buffer("bias", None if bias is None else _snapshot(bias, kernel_size))
-        self.register_buffer("pairs", _split(self.weight, mode), persistent=False)
+        pairs = _split(self.weight, mode, None)
+        self.register_buffer("pairs", pairs, persistent=False)
+        self._last_split = None if pairs is None else _references(self.weight, pairs)
         self.train(False)
+
+    def _split_weight(self, memory: Tensor | None = None) -> Tensor | None:
+        """Make the halves of the weight as it is, in ``memory`` if they fit in, or drop them."""
+        weight = self.weight
+        self.pairs = pairs = _split(weight, self.precision, memory)
+        self._last_split = None if pairs is None else _references(weight, pairs)
+        return pairs
+
+    def halves(self, weight: Tensor) -> Tensor | None:
+        """``pairs`` for a call in the mode "fp16x3", if they are of ``weight``, the own one.
+
+        That is a matter of which objects they are. Somebody may have put another tensor in the
+        place of the weight, for good or, as torch.func.functional_call does, for one call; who has
+        replaced both, as torch.export and nn.DataParallel do, has replaced them by what
+        corresponds.
+        """
+        pairs = self.pairs
+        if pairs is None:
+            return self._split_weight() if _can_split(weight, self.precision) else None
+        if self._last_split is None:
+            return pairs
+        split, made = self._last_split
+        return pairs if (split() is weight) == (made() is pairs) else None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedLinear:
         """What moves and casts a module: not the halves, which are made anew from what came of the
-        weight, unless it stayed what it was."""
+        weight, unless it stayed what it was. Where that fails the next call makes them."""
         weight, pairs = self.weight, self.pairs
         self.pairs = None
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.pairs = pairs if self.weight is weight else _split(self.weight, self.precision)
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            if self.weight is weight:
+                self.pairs = pairs
+        if self.weight is not weight:
+            self._split_weight()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: no halves, which another device or build may not share."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        return state | {"_buffers": self._buffers | {"pairs": None}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.pairs = _split(self.weight, self.precision)
+        return state | {"_buffers": self._buffers | {"pairs": None}, "_last_split": None}
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the buffers do not tell; goes into the state_dict."""
@@ -138,7 +168,7 @@ class PackedLinear(nn.Module):
             error_msgs += errors
         else:
             super()._load_from_state_dict(state_dict, prefix, *args)
-            self.pairs = _split(self.weight, self.precision, self.pairs)
+            self._split_weight(self.pairs)
 
     def extra_repr(self) -> str:
         bias = "None" if self.bias is None else list(self.bias.shape)
@@ -166,25 +196,40 @@ def _snapshot(tensor: Tensor, kernel_size: int) -> Tensor:
         return folded
 
 
-def _split(weight: Tensor, precision: str, pairs: Tensor | None = None) -> Tensor | None:
-    """The halves of a packed weight, in the memory of ``pairs`` if that fits: a CUDA graph may read
-    it.
+def _references(weight: Tensor, pairs: Tensor) -> tuple[weakref.ref[Tensor], weakref.ref[Tensor]]:
+    return weakref.ref(weight), weakref.ref(pairs)
 
-    None where nothing would read them, or nothing can make them: in a trace or a transform, where
-    a pack lives for one call, and of subclasses of Tensor.
-    """
-    if (
+
+def _can_split(weight: Tensor, precision: str) -> bool:
+    """Whether something would read the halves of a packed weight, and something can make them: not
+    in a trace or a transform, where they would be a value of its own and a pack may live for one
+    call, nor of subclasses of Tensor. Not while a CUDA graph is captured either: they would not be
+    there before it is replayed."""
+    return not (
         precision == "ieee"
         or torch.compiler.is_compiling()
         or transforms_active()
+        or dispatch_modes() > 0
+        or tracing_state() is not None
         or type(weight) is not Tensor
         or weight.dtype != torch.float32
         or weight.numel() == 0
         or _precision.reason_not_native(precision, weight.device) is not None
-    ):
+        or (weight.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _split(weight: Tensor, precision: str, memory: Tensor | None) -> Tensor | None:
+    """The halves of a packed weight, in ``memory`` if they fit in: a CUDA graph may read it. None
+    where they cannot be made."""
+    if not _can_split(weight, precision):
         return None
-    with torch.no_grad():
-        return split_rows(weight, pairs)
+    # an inference tensor could not be written to when a state_dict is loaded
+    with torch.inference_mode(False), torch.no_grad():
+        pairs = split_rows(weight, memory)
+    if pairs.is_cuda:  # the next call may come on another stream, which would not wait for them
+        torch.cuda.current_stream(pairs.device).synchronize()
+    return pairs
 
 
 def pack_linear(

@@ -43,9 +43,9 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
 
 
 def split_rows(weight: Tensor, pairs: Tensor | None = None) -> Tensor:
-    """The fp16 halves, scales and flag of the rows of ``weight [N, K]``, not empty, of float32, as
-    one float32 vector: for the ``pairs`` of an op on this weight, where fp16x3 is native. Written
-    to ``pairs`` where that fits."""
+    """The fp16 halves and scales of the rows of ``weight [N, K]``, not empty, of float32, the
+    factors of its columns and whether there are any, as one float32 vector: for the ``pairs`` of an
+    op on this weight, where fp16x3 is native. Written to ``pairs`` where that fits."""
     n, k = weight.shape
     check_sizes("split_rows", 1, n, k)
     elements: int = OPS._fp16_pairs_elements(n, k)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Certify a built wheel on this machine's GPU. Every subcommand takes under 8 minutes on an H200.
+# Certify a built wheel on this machine's GPU. Each step takes under 8 minutes on an H200.
 #
 #   scripts/gpu_tests.sh [--wheel PATH] suite [PYTEST_ARGS...]       the whole suite
 #   scripts/gpu_tests.sh [--wheel PATH] deep [PYTEST_ARGS...]        the properties, 1000 examples each
 #   scripts/gpu_tests.sh [--wheel PATH] sanitize [memcheck|racecheck|initcheck] [PYTEST_ARGS...]
-#   scripts/gpu_tests.sh [--wheel PATH] all                          everything, one after the other
+#   scripts/gpu_tests.sh [--wheel PATH] all     everything, one after the other: suite, deep, sanitize,
+#                                               then suite and deep again with --precision=fp16x3
 #
 # The wheel is the newest in dist/ unless named. Environment: PYTHON, WHEELHOUSE (gpu_common.sh);
 # WORKERS (test processes that share the GPU, default 4); SANITIZER_KERNELS (a substring of the
@@ -13,7 +14,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/gpu_common.sh"
 
 usage() {
-  sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 }
 
@@ -72,6 +73,9 @@ case "$command" in
 esac
 set_up "${wheel:-$(newest_wheel)}"
 case "$command" in
-  all) suite && deep && sanitize ;;
+  all)
+    in_the_mode=--precision=fp16x3
+    suite && deep && sanitize && suite "$in_the_mode" && deep "$in_the_mode"
+    ;;
   *) "$command" "$@" ;;
 esac

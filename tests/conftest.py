@@ -79,6 +79,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     wants_gpu = item.get_closest_marker("large") or "cuda" in getattr(item, "fixturenames", ())
     if (wants_gpu or parameters.get("device") == "cuda") and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+    if "gpu" in getattr(item, "fixturenames", ()) and "kernel" in parameters:
+        from native import reason_without
+
+        reason = reason_without(parameters["kernel"], "cuda")
+        if reason is not None:
+            pytest.skip(reason)
 
 
 @pytest.fixture(scope="session", params=["cpu", "cuda"])
@@ -99,6 +105,17 @@ def gpu(cuda: str) -> str:
 
     require_kernels(cuda)
     return cuda
+
+
+@pytest.fixture(scope="session")
+def fp16x3_gpu(gpu: str) -> str:
+    """For tests that force the tensor-core kernel."""
+    from native import FP16X3, reason_without
+
+    reason = reason_without(FP16X3, gpu)
+    if reason is not None:
+        pytest.skip(reason)
+    return gpu
 
 
 @pytest.fixture(autouse=True)
@@ -167,3 +184,11 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     from fake_kernels import replace_kernels  # behind register_assert_rewrite
 
     return replace_kernels(monkeypatch)
+
+
+@pytest.fixture
+def plans_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what the cost model chooses, whatever kernel the run forces (mode.py)."""
+    import mode
+
+    monkeypatch.setattr(cutlass_ops.plans, "linear_plan", mode.PLAN_BY_COST)

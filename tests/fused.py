@@ -13,6 +13,7 @@ from strategies import Case
 from torch import Tensor
 
 import cutlass_ops
+from cutlass_ops import precision
 
 OPCHECK_UTILS = (
     "test_schema",
@@ -30,7 +31,7 @@ class Fused:
     head: Head
     call: Callable[..., Tensor]  # (x, weight, bias) -> Tensor
     op: Any  # the registered op
-    options: tuple[Any, ...]  # its arguments after (x, weight, bias)
+    options: tuple[Any, ...]  # its arguments after (x, weight, bias), but for the precision
 
     def __repr__(self) -> str:
         return self.label
@@ -41,8 +42,12 @@ class Fused:
         """Run the op, judge the result, run opcheck unless a thousand examples are asked for."""
         y = self.call(x, weight, bias)
         self.judge(y, x, weight, bias, strict=strict)
-        run_opcheck(self.op, (x, weight, bias, *self.options))
+        run_opcheck(self.op, self.arguments(x, weight, bias))
         return y
+
+    def arguments(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Any, ...]:
+        """Those of the registered op, in the mode of the run."""
+        return (x, weight, bias, *self.options, mode_on(x.device))
 
     def judge(
         self,
@@ -56,6 +61,14 @@ class Fused:
         return check(y, self.head, Linear(x, weight, bias), strict=strict)
 
 
+def mode_on(device: torch.device | str) -> str:
+    """The mode of the run, where the device has it: registered ops have no default and no fallback
+    of their own."""
+    mode = cutlass_ops.get_float32_precision()
+    reason = precision.reason_not_native(mode, torch.device(device))
+    return mode if reason is None else "ieee"
+
+
 def softmax_op(approximate: str = "none") -> Fused:
     def call(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return cutlass_ops.linear_gelu_softmax(x, weight, bias, approximate=approximate)
@@ -65,7 +78,7 @@ def softmax_op(approximate: str = "none") -> Fused:
         head=softmax_head(approximate),
         call=call,
         op=torch.ops.cutlass_ops.linear_gelu_softmax.default,
-        options=(approximate, "ieee"),
+        options=(approximate,),
     )
 
 
@@ -80,7 +93,7 @@ def pool_max_op(kernel_size: int, scale: float = 1.0, approximate: str = "none")
         head=pool_max_head(kernel_size, scale, approximate),
         call=call,
         op=torch.ops.cutlass_ops.linear_avgpool_gelu_scale_max.default,
-        options=(kernel_size, scale, approximate, "ieee"),
+        options=(kernel_size, scale, approximate),
     )
 
 

@@ -14,6 +14,7 @@ from cutlass_ops import plans
 from cutlass_ops.schemas import OPS
 
 FP16X3 = "fp16x3_128x128x64"
+PLAN_BY_COST = plans.linear_plan
 MODULES_OF_THE_DEFAULT = ("test_precision", "test_config", "test_warn", "test_validation")
 
 

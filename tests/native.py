@@ -21,6 +21,7 @@ needs_binary = pytest.mark.skipif(
 )
 KERNELS = tuple(_library.build_info().get("kernels", ()))
 BUILT = tuple(_library.build_info().get("epilogues", ()))
+FP16X3 = "fp16x3_128x128x64"
 GUARD = 64  # floats of NaN on both sides of what a kernel writes
 
 
@@ -33,6 +34,12 @@ def require_kernels(device: str) -> None:
     reason = _library.unsupported_reason(torch.device(device, 0))
     if reason is not None:
         pytest.skip(reason)
+
+
+def reason_without(kernel: str, device: str) -> str | None:
+    """Why a device with kernels lacks this one. Built for 90 and not for 90a, that of fp16x3 is
+    there, and empty."""
+    return _library.fp16x3_reason(torch.device(device, 0)) if kernel == FP16X3 else None
 
 
 class _Choice:
@@ -70,25 +77,32 @@ def run_plan(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
+    pairs: Tensor | None = None,
 ) -> Tensor:
-    """One call of the binary with poisoned workspace and output, and guards around both."""
+    """One call of the binary with poisoned workspace and output, and guards around both. With
+    ``pairs`` the plan must be one for packed weights."""
     n = len(weight)
     columns = EPILOGUES[name].columns
     shape = (len(x),) if columns is None else (len(x), columns(n, params))
     memory, out = guarded(shape, "cuda")
     scratch, workspace = guarded((plan[2],), "cuda")
-    OPS._linear_epilogue(x, weight, bias, name, params, *plan[:2], workspace, out)
+    OPS._linear_epilogue(x, weight, bias, name, params, *plan[:2], workspace, out, pairs)
     assert guards_are_intact(memory), "a kernel wrote outside its output"
     assert guards_are_intact(scratch), "a kernel wrote outside its workspace"
     return out.clone()
 
 
 def plan_for(
-    name: str, params: list[float], shape: tuple[int, int, int], kernel: str, splits: int
+    name: str,
+    params: list[float],
+    shape: tuple[int, int, int],
+    kernel: str,
+    splits: int,
+    packed: bool = False,
 ) -> list[int] | None:
     """The plan with this kernel and number of splits of k, or None where the binary refuses it."""
     try:
-        return list(OPS._plan_for(name, params, *shape, gpu_of(), kernel, splits))
+        return list(OPS._plan_for(name, params, *shape, gpu_of(), kernel, splits, packed))
     except RuntimeError as error:
         if kernel not in str(error):  # a refusal names the kernel; anything else is a failure
             raise

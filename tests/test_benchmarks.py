@@ -218,7 +218,7 @@ def test_the_mean_is_geometric() -> None:
 
 
 @needs_binary
-def test_kernels_to_compare_with_the_estimates_include_the_chosen_one() -> None:
+def test_kernels_to_compare_with_the_estimates_include_the_chosen_one(plans_by_cost: None) -> None:
     shape = shapes.HEADLINE
     plan = kernels.best_plan(shape, plans.H200)
     found = list(kernels.candidates(shape, plans.H200))
@@ -228,7 +228,7 @@ def test_kernels_to_compare_with_the_estimates_include_the_chosen_one() -> None:
 
 
 @needs_binary
-def test_kernels_are_timed_beside_their_estimates(gpu: str) -> None:
+def test_kernels_are_timed_beside_their_estimates(gpu: str, plans_by_cost: None) -> None:
     require_kernels(gpu)
     timer = timing.Timer(torch.device(gpu, 0), 0.01)
     entries = kernels.measure(shapes.Shape(130, 260, 96), timer, plans.gpu(0))

@@ -141,6 +141,15 @@ def test_explain_of_few_rows_in_the_mode(packed: bool) -> None:
     assert ": skinny" in cutlass_ops.explain("linear_gelu_softmax", shape, **options)
 
 
+@pytest.mark.skipif(not _library.loaded(), reason="plans need the binary")
+@pytest.mark.parametrize("op", OPS)
+def test_explain_of_a_pack_without_columns(op: str) -> None:
+    """It has no halves, and no kernel asks for any."""
+    text = cutlass_ops.explain(op, (64, 512, 0), precision="fp16x3", packed=True)
+    assert "halves" not in text
+    assert ": fp16x3_" not in text
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_explain_names_the_kernel_that_the_plan_names(op: str) -> None:
     text = cutlass_ops.explain(op, (64, 512, 256))

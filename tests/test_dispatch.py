@@ -62,7 +62,7 @@ def test_pooled_head(
 
 def test_packed_weights_are_not_folded_again(kernels: Kernels) -> None:
     x, weight, bias = operands((5,))
-    pack = pack_linear(weight, bias, kernel_size=3)
+    pack = pack_linear(weight, bias, kernel_size=3, precision="ieee")
     args = (1, 2.0, "none", "ieee", 3)
     y = dispatch.linear_avgpool_gelu_scale_max(x, pack.weight, pack.bias, *args)
     expected = reference.linear_avgpool_gelu_scale_max(x, weight, bias, kernel_size=3, scale=2.0)

@@ -218,6 +218,36 @@ def test_maximum_is_that_of_torch(host: ctypes.CDLL) -> None:
         assert host.combine_max(host.max_identity(), a) == pytest.approx(a, nan_ok=True)
 
 
+def test_scale_of_a_row_that_is_split_into_halves(host: ctypes.CDLL) -> None:
+    """Every exponent of float32, denormals too: the largest comes into the binade below 2^15, and
+    back without an error. Each factor is a power of two whose inverse is finite."""
+    exponents = range(-149, 128)
+    values = np.concatenate(
+        [np.ldexp(np.float64(m), exponents) for m in (1.0, 1.25, 1.75, 1 + 127 / 128, 2 - 2**-23)]
+    ).astype(np.float32)  # a denormal keeps the bits that it has room for
+    values = np.append(values[np.isfinite(values)], np.float32(3.4e38))
+    out = np.empty((len(values), 4), dtype=np.float32)
+    host.fp16_scale.argtypes = [ctypes.c_float, ctypes.c_void_p]
+    for value, row in zip(values, out, strict=True):
+        host.fp16_scale(value, pointer(row))
+    scaled, back, *factors = out.T
+    assert ((scaled >= 2**14) & (scaled < 2**15)).all()
+    np.testing.assert_array_equal(back, values)
+    product = factors[0].astype(np.float64) * factors[1]
+    np.testing.assert_array_equal(scaled, values * product)
+    for factor in factors:
+        assert (np.frexp(factor)[0] == 0.5).all()
+        assert (1 / factor >= np.finfo(np.float32).tiny).all()
+        assert np.isfinite(1 / factor).all()
+
+
+def test_a_row_of_zeros_is_not_scaled(host: ctypes.CDLL) -> None:
+    out = np.empty(4, dtype=np.float32)
+    host.fp16_scale.argtypes = [ctypes.c_float, ctypes.c_void_p]
+    host.fp16_scale(0.0, pointer(out))
+    assert out.tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("tiles_m", "tiles_n", "splits"), [(1, 1, 1), (8, 32, 1), (17, 5, 3), (33, 1, 2), (1, 70, 1)]
 )

@@ -11,6 +11,7 @@ from fused import linear_like, same_bits
 from heads import head_of, some_params
 from native import (
     BUILT,
+    FP16X3,
     KERNELS,
     OPS,
     gpu_of,
@@ -202,6 +203,176 @@ def test_every_kernel_keeps_nan_in_its_row(kernel: str, gpu: str) -> None:
                 bad = y.isnan().reshape(m, -1)
                 assert bad[m - 1].all()
                 assert not bad[: m - 1].any()
+
+
+# ---- the tensor cores: halves, their scales, and what halves cannot hold ----
+
+
+def forced(
+    name: str, params: list[float], shape: tuple[int, int, int], splits: int, packed: bool = False
+) -> list[int]:
+    plan = plan_for(name, params, shape, FP16X3, splits, packed)
+    assert plan is not None, f"{FP16X3} refuses {shape} in {splits}"
+    return plan
+
+
+REPAIRED = ("identity", "gelu", "relu", "row_sum", "avgpool_gelu_scale_max")
+special_values = pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+
+
+@special_values
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("name", REPAIRED)
+def test_fp16x3_repairs_rows_of_x(name: str, splits: int, value: float, fp16x3_gpu: str) -> None:
+    """On both sides of the edge of a tile, and at both ends. Two of the rows meet a column of W of
+    one sign: with both signs a reduction of infinities is NaN, whatever was repaired."""
+    m, n, k = 200, 300, 136
+    x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
+    params = some_params(name, n)
+    plan = forced(name, params, (m, n, k), splits)
+    planted = {0: 5, 127: 0, 128: k - 1, m - 1: 70}  # row: column
+    weight[:, 5].abs_()
+    weight[:, 70].abs_().neg_()
+    clean = run_plan(name, params, plan, x, weight, bias)
+    for row, column in planted.items():
+        x[row, column] = value
+    y = run_plan(name, params, plan, x, weight, bias)
+    check(y, head_of(name, params), Linear(x, weight, bias))
+    finite = [row for row in range(m) if row not in planted]
+    assert same_bits(y[finite], clean[finite])
+    assert y[finite].isfinite().all()
+
+
+@special_values
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("name", REPAIRED)
+def test_fp16x3_repairs_columns_of_rows_of_w(
+    name: str, splits: int, value: float, fp16x3_gpu: str
+) -> None:
+    """Every row of the result depends on a row of W. Some rows of x have one sign, and either, so
+    that what they make of infinities has one too."""
+    m, n, k = 200, 300, 136
+    x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
+    x[:50].abs_()
+    x[100:150].abs_().neg_()
+    params = some_params(name, n)
+    plan = forced(name, params, (m, n, k), splits)
+    clean = run_plan(name, params, plan, x, weight, bias)
+    planted = {0: 5, 127: 0, 128: k - 1, 200: 64, n - 1: 70}
+    for row, column in planted.items():
+        weight[row, column] = value
+    y = run_plan(name, params, plan, x, weight, bias)
+    check(y, head_of(name, params), Linear(x, weight, bias))
+    if y.dim() == 2:
+        finite = [column for column in range(n) if column not in planted]
+        assert same_bits(y[:, finite], clean[:, finite])
+        assert y[:, finite].isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["gelu", "avgpool_gelu_scale_max"])
+@pytest.mark.parametrize("value", [None, math.inf])
+def test_fp16x3_on_halves_that_are_there(name: str, value: float | None, fp16x3_gpu: str) -> None:
+    """The bits of a call that splits W itself; odd sizes, whose scales and factors are padded."""
+    for m, n, k in ((130, 300, 136), (257, 131, 67), (1, 1, 1), (5, 129, 4100), (200, 128, 520)):
+        x, weight, bias = linear_like(m, n, k, fp16x3_gpu, seed=n)
+        if value is not None:
+            weight[n // 2, k // 3] = value
+        elements = OPS._fp16_pairs_elements(n, k)
+        memory, pairs = guarded((elements,), fp16x3_gpu)
+        OPS._split_rows(weight, 1, pairs)
+        assert guards_are_intact(memory)
+        before = pairs.clone()
+        params = some_params(name, n)
+        for splits in (1, 3):
+            if splits > k:
+                continue
+            packed = forced(name, params, (m, n, k), splits, packed=True)
+            y = run_plan(name, params, packed, x, weight, bias, pairs)
+            plan = forced(name, params, (m, n, k), splits)
+            assert packed[2] < plan[2], "no room for halves of W"
+            assert same_bits(y, run_plan(name, params, plan, x, weight, bias))
+            check(y, head_of(name, params), Linear(x, weight, bias))
+        assert same_bits(pairs, before)
+        assert guards_are_intact(memory)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_fp16x3_with_stages_and_ctas_used_again(splits: int, fp16x3_gpu: str) -> None:
+    """Nine blocks of k through fewer stages, and several tiles a CTA: what a stage or a tile leaves
+    behind, or is read too early, shows in some run."""
+    ctas = gpu_of(fp16x3_gpu).sm_count
+    m, n, k = 128 * 12 + 5, 128 * (ctas // 6) + 9, 520
+    assert 13 * (ctas // 6 + 1) > 2 * ctas
+    x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
+    plan = forced("gelu", [], (m, n, k), splits)
+    y = run_plan("gelu", [], plan, x, weight, bias)
+    check(y, head_of("gelu", []), Linear(x, weight, bias))
+    for _ in range(20):
+        assert same_bits(y, run_plan("gelu", [], plan, x, weight, bias))
+
+
+def test_fp16x3_of_rows_that_are_read_twice(fp16x3_gpu: str) -> None:
+    """Those too long for the registers of a CTA, aligned and not."""
+    run_everywhere("gelu", FP16X3, ((130, 140, 40_000), (3, 129, 40_001)), (1, 3), [])
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_fp16x3_of_folded_rows_that_are_read_twice(splits: int, fp16x3_gpu: str) -> None:
+    name, params = "avgpool_gelu_scale_max", [3.0, -2.0]
+    m, n, k = 130, 396, 20_000
+    x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
+    # as plans.pooled_route asks: folding leaves halves, for which the workspace needs no room
+    plan = forced(name, [1.0, -2.0], (m, n // 3, k), splits, packed=True)
+    memory, out = guarded((m,), fp16x3_gpu)
+    elements = OPS._folded_memory(n // 3, k, plan[0], plan[2])
+    scratch, space = guarded((elements,), fp16x3_gpu)
+    OPS._folded_epilogue(x, weight, bias, name, params, *plan[:2], space, out)
+    assert all(map(guards_are_intact, (memory, scratch)))
+    check(out.clone(), head_of(name, params), Linear(x, weight, bias))
+
+
+@pytest.mark.parametrize("positive", [False, True])
+def test_fp16x3_is_as_accurate_as_float32(positive: bool, fp16x3_gpu: str) -> None:
+    """Terms of one sign are what truncating adders lose most on."""
+    generator = torch.Generator(fp16x3_gpu).manual_seed(0)
+    draw = torch.rand if positive else torch.randn
+    m, n, k = 512, 512, 8192
+    x, weight = (draw(rows, k, generator=generator, device=fp16x3_gpu) for rows in (m, n))
+    plan = forced("identity", [], (m, n, k), 1)
+    truth = x.double() @ weight.double().t()
+    error = (run_plan("identity", [], plan, x, weight) - truth).norm() / truth.norm()
+    assert error <= 4e-7, f"{error:.3e}"
+
+
+def test_fp16x3_of_values_at_the_ends_of_the_range(fp16x3_gpu: str) -> None:
+    """Rows of denormals, of next to the largest number, and of zeros; no factor of a scale may
+    leave the range where the result does not. Where products are denormal their own spacing is the
+    bound."""
+    generator = torch.Generator().manual_seed(0)
+    k, scales = 136, ((1e-40, 1e30, 1e-30, 3e38, 0.0), (1e38, 1e-30, 1e-42, 1.0, 0.0))
+    # in float64, and rounded once: nothing on the way flushes denormals
+    x, weight = (
+        (
+            torch.tensor(of, dtype=torch.float64).repeat_interleave(30)[:, None]
+            * (torch.rand(150, k, generator=generator, dtype=torch.float64) * 2 - 1)
+        )
+        .float()
+        .to(fp16x3_gpu)
+        for of in scales
+    )
+    truth = x.double() @ weight.double().t()
+    y = run_plan("identity", [], forced("identity", [], (150, 150, k), 1), x, weight).double()
+    norms = x.double().norm(dim=1)[:, None] * weight.double().norm(dim=1)
+    known = truth.abs() <= 3e38
+    for i in range(5):
+        for j in range(5):
+            block = (slice(30 * i, 30 * i + 30), slice(30 * j, 30 * j + 30))
+            here = known[block]
+            beyond = scales[0][i] * scales[1][j] > 1e38 and 0.0 not in (scales[0][i], scales[1][j])
+            assert here.any() or beyond
+            error = (y[block] - truth[block]).abs()[here]
+            bound = (4e-7 * norms[block] + 1e-44)[here]
+            assert (error <= bound).all(), f"rows of {scales[0][i]:g} by {scales[1][j]:g}"
 
 
 @pytest.mark.parametrize("name", BUILT)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from fused import linear_like, poison, run_opcheck
+from fused import linear_like, mode_on, poison, run_opcheck
 from heads import head_of, is_pooled, some_params
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ def params_of(name: str, case: Case) -> list[float]:
 def run(
     name: str, params: list[float], x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    return linear_epilogue(x, weight, bias, name, params)
+    return linear_epilogue(x, weight, bias, name, params, mode_on(x.device))
 
 
 def test_every_row_of_the_table_is_known_here() -> None:
@@ -44,7 +44,7 @@ def test_matches_float64(name: str, case: Case, device: str) -> None:
     poison(device, case.m, case.n)
     y = run(name, params, x, weight, bias)
     check(y, head_of(name, params), Linear(x, weight, bias))
-    run_opcheck(linear_epilogue.default, (x, weight, bias, name, params))
+    run_opcheck(linear_epilogue.default, (x, weight, bias, name, params, mode_on(device)))
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
@@ -94,7 +94,7 @@ def test_shape_rule(name: str, leading: tuple[int, ...], device: str) -> None:
     y = run(name, params, x, weight, bias)
     reduced = name == "row_sum" or is_pooled(name)
     assert y.shape == (leading if reduced else (*leading, 12))
-    run_opcheck(linear_epilogue.default, (x, weight, bias, name, params))
+    run_opcheck(linear_epilogue.default, (x, weight, bias, name, params, mode_on(device)))
 
 
 def test_unknown_name(device: str) -> None:
@@ -150,7 +150,7 @@ def test_gradients(name: str, device: str) -> None:
     params = some_params(name, 12)
 
     def call(*operands: Tensor) -> Tensor:
-        return linear_epilogue(*operands, name, params)
+        return linear_epilogue(*operands, name, params, mode_on(device))
 
     assert torch.autograd.gradcheck(call, leaves(device))
     assert torch.autograd.gradgradcheck(call, leaves(device))
@@ -158,7 +158,7 @@ def test_gradients(name: str, device: str) -> None:
         operands = [t.requires_grad_(i == wanted) for i, t in enumerate(leaves(device))]
         assert torch.autograd.gradcheck(call, operands)
     operands = leaves(device, torch.float32)
-    run_opcheck(linear_epilogue.default, (*operands, name, params))
+    run_opcheck(linear_epilogue.default, (*operands, name, params, mode_on(device)))
     exact = [t.detach().double().requires_grad_() for t in operands]
     truth = head_of(name, params).exact(Linear(*exact).eager())
     grads = torch.autograd.grad(call(*operands).sum(), operands)
@@ -169,8 +169,10 @@ def test_gradients(name: str, device: str) -> None:
 def test_gradients_in_a_graph(device: str) -> None:
     operands = leaves(device, torch.float32)
 
+    mode = mode_on(device)
+
     def call(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return linear_epilogue(x.sin(), weight, bias, "relu", []).square().sum()
+        return linear_epilogue(x.sin(), weight, bias, "relu", [], mode).square().sum()
 
     torch._dynamo.reset()
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
@@ -182,7 +184,7 @@ def test_gradients_in_a_graph(device: str) -> None:
 def test_gradient_of_one_tensor_as_both_operands(device: str) -> None:
     """Differentiated by the tensor itself, either operand would get the gradient of both."""
     (x, *_), (y, *_) = leaves(device), leaves(device)
-    linear_epilogue(x, x, None, "gelu_tanh", []).sum().backward()
+    linear_epilogue(x, x, None, "gelu_tanh", [], mode_on(device)).sum().backward()
     torch.nn.functional.gelu(y @ y.t(), approximate="tanh").sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
 
@@ -190,7 +192,7 @@ def test_gradient_of_one_tensor_as_both_operands(device: str) -> None:
 def test_backward_under_autocast(device: str) -> None:
     """Recomputed in bfloat16, gradients would be off by 4e-3."""
     operands = leaves(device, torch.float32)
-    y = linear_epilogue(*operands, "gelu", [])
+    y = linear_epilogue(*operands, "gelu", [], mode_on(device))
     grads = torch.autograd.grad(y.sum(), operands, retain_graph=True)
     with torch.autocast(device, dtype=torch.bfloat16):
         again = torch.autograd.grad(y.sum(), operands)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cutlass_ops
-from cutlass_ops import _library, precision, warn
+from cutlass_ops import _library, precision, warn, weights
 
 both = pytest.mark.parametrize("op", BOTH, ids=repr)
 
@@ -105,7 +105,7 @@ def test_arguments_that_contradict_the_pack(device: str) -> None:
         cutlass_ops.linear_gelu_softmax(x, pack)
     with pytest.raises(ValueError, match="weight"):
         pooled(x[:, :5], pack)
-    assert same_bits(pooled(x, pack, kernel_size=3, precision="ieee"), pooled(x, pack))
+    assert same_bits(pooled(x, pack, kernel_size=3, precision=pack.precision), pooled(x, pack))
 
 
 @pytest.mark.parametrize("with_bias", [True, False])
@@ -199,10 +199,13 @@ def test_float64_and_half_packs(device: str) -> None:
         cutlass_ops.pack_linear(weight.half(), bias.half())
 
 
-def test_repr_tells_shapes_and_bytes() -> None:
+@pytest.mark.filterwarnings("ignore:cutlass_ops. precision 'fp16x3' has no native kernel")
+@pytest.mark.parametrize("mode", precision.MODES)
+def test_repr_tells_shapes_and_bytes(mode: str) -> None:
+    """On the CPU, where no pack has halves."""
     _, weight, bias = linear_like(1, 12, 8, "cpu")
-    text = repr(cutlass_ops.pack_linear(weight, bias, kernel_size=3))
-    for part in ("PackedLinear", "12", "8", "kernel_size=3", "ieee", str(4 * (4 * 8 + 4))):
+    text = repr(cutlass_ops.pack_linear(weight, bias, kernel_size=3, precision=mode))
+    for part in ("PackedLinear", "12", "8", "kernel_size=3", mode, str(4 * (4 * 8 + 4))):
         assert part in text
 
 
@@ -222,8 +225,11 @@ def split_pack(kernel_size: int = 3) -> tuple[Tensor, cutlass_ops.PackedLinear]:
 
 
 def has_its_halves(pack: cutlass_ops.PackedLinear) -> bool:
-    assert pack.pairs is not None
-    takes_pairs(pack.pairs, pack.weight)
+    """As a call would find them, which makes them if they are not there."""
+    pairs = pack.halves(pack.weight)
+    assert pairs is not None
+    assert pairs is pack.pairs
+    takes_pairs(pairs, pack.weight)
     return True
 
 
@@ -266,9 +272,9 @@ def test_loading_makes_the_halves_anew(assign: bool, kernels: Kernels) -> None:
         pack.load_state_dict(other.state_dict() | {"pairs": other.pairs})
 
 
-def saved(pack: cutlass_ops.PackedLinear) -> cutlass_ops.PackedLinear:
+def saved(pack: cutlass_ops.PackedLinear, zipped: bool = True) -> cutlass_ops.PackedLinear:
     file = io.BytesIO()
-    torch.save(pack, file)
+    torch.save(pack, file, _use_new_zipfile_serialization=zipped)
     file.seek(0)
     return torch.load(file, weights_only=False)
 
@@ -277,16 +283,22 @@ COPIES = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda pack: pickle.loads(pickle.dumps(pack)),
     "torch.save": saved,
+    # which fills storages when all else has been unpickled
+    "torch.save of old": lambda pack: saved(pack, zipped=False),
     "of a module": lambda pack: copy.deepcopy(torch.nn.Sequential(pack))[0],
 }
 
 
 @pytest.mark.parametrize("how", COPIES)
 def test_copies_have_halves_of_their_own(how: str, kernels: Kernels) -> None:
-    _, pack = split_pack()
+    x, pack = split_pack()
     kernels.ran.clear()
     other = COPIES[how](pack)
-    assert kernels.ran == ["split_rows"]
+    assert kernels.ran == [], "it may not have been filled yet"
+    for _ in range(2):
+        cutlass_ops.linear_avgpool_gelu_scale_max(x, other)
+        assert kernels.products.pop()[1]
+    assert kernels.ran == ["split_rows", "linear_epilogue", "linear_epilogue"]
     assert has_its_halves(other)
     assert has_its_halves(pack)
     assert other.pairs.data_ptr() != pack.pairs.data_ptr()
@@ -303,7 +315,7 @@ def test_halves_are_not_pickled(kernels: Kernels, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(_library, "fp16x3_reason", lambda device: "not here")
         other = pickle.loads(data)
-        assert (other.precision, other.pairs) == ("fp16x3", None)
+        assert (other.precision, other.halves(other.weight)) == ("fp16x3", None)
         pack.load_state_dict(other.state_dict())
         assert pack.pairs is None
     assert has_its_halves(pickle.loads(pickle.dumps(other)))
@@ -341,10 +353,112 @@ def test_a_pack_made_where_the_mode_is_not_native_gains_halves(
     assert has_its_halves(pack)
 
 
+def test_halves_that_could_not_be_made_are_made_by_the_next_call(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory may run out before the weight was moved, behind it, and for the halves themselves."""
+
+    def fails(*_: object) -> Tensor:
+        raise MemoryError
+
+    x, pack = split_pack()
+    pairs = pack.pairs
+    with pytest.raises(MemoryError):
+        pack._apply(fails)
+    assert pack.pairs is pairs
+    assert has_its_halves(pack)
+    with pytest.raises(MemoryError):  # of the bias
+        pack._apply(lambda tensor: tensor * 2 if tensor.dim() == 2 else fails())
+    assert has_its_halves(pack)
+    with monkeypatch.context() as full:
+        full.setattr(weights, "_split_rows_native", fails)
+        with pytest.raises(MemoryError):
+            pack._apply(lambda tensor: tensor * 2)
+    assert pack.pairs is None
+    cutlass_ops.linear_avgpool_gelu_scale_max(x, pack)
+    assert kernels.products.pop()[1]
+    assert has_its_halves(pack)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_another_weight_in_its_place_is_used_without_the_halves(
+    kernel_size: int, kernels: Kernels
+) -> None:
+    """Those of the old one were used."""
+    x, pack = split_pack(kernel_size)
+    make = {
+        1: cutlass_ops.nn.PackedLinearGELUSoftmax,
+        3: cutlass_ops.nn.PackedLinearAvgPoolGELUScaleMax,
+    }
+    module = make[kernel_size](pack)
+    weight, expected = pack.weight, module(x)
+    for other in (torch.randn_like(weight), torch.nn.Parameter(torch.randn_like(weight))):
+        with torch.no_grad():
+            y = torch.func.functional_call(module, {"packed.weight": other}, (x,))
+        assert not kernels.products.pop()[1]
+        assert not torch.equal(y, expected)
+        assert torch.equal(module(x), expected)
+        assert kernels.products.pop()[1]
+    pack.weight = torch.randn_like(weight)
+    assert not torch.equal(module(x), expected)
+    assert not kernels.products.pop()[1]
+    del weight  # another tensor may be where it was
+    for _ in range(20):
+        pack.weight = torch.randn_like(pack.weight)
+        assert pack.halves(pack.weight) is None
+    pack.load_state_dict(pack.state_dict())
+    assert has_its_halves(pack)
+
+
+def test_who_replaces_the_weight_and_the_halves_gets_both(kernels: Kernels) -> None:
+    x, pack = split_pack(1)
+    module = cutlass_ops.nn.PackedLinearGELUSoftmax(pack)
+    other = cutlass_ops.pack_linear(torch.randn(12, 8), precision="fp16x3")
+    with_bias = {"packed.bias": torch.zeros(12)}
+    both = with_bias | {"packed.weight": other.weight, "packed.pairs": other.pairs}
+    y = torch.func.functional_call(module, both, (x,))
+    assert kernels.products.pop()[1]
+    torch.testing.assert_close(y, cutlass_ops.linear_gelu_softmax(x, other))
+    assert has_its_halves(pack)
+
+
+def test_another_weight_in_a_graph(kernels: Kernels) -> None:
+    """Halves of the old one would be silent there, too."""
+    torch._dynamo.reset()
+    x, pack = split_pack(1)
+    module = cutlass_ops.nn.PackedLinearGELUSoftmax(pack)
+    graphs: list[torch.fx.Graph] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.nn.Module:
+        graphs.append(graph.graph)
+        return graph
+
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    for handed in (True, False):
+        torch.testing.assert_close(compiled(x), module(x))
+        (call,) = (node for node in graphs[-1].nodes if "cutlass_ops" in str(node.target))
+        assert isinstance(call.args[-1], torch.fx.Node) == handed
+        pack.weight = torch.randn_like(pack.weight)
+    assert len(graphs) == 2
+
+
+def test_halves_made_in_inference_mode_can_be_written_to(kernels: Kernels) -> None:
+    with torch.inference_mode():
+        _, pack = split_pack()
+    assert not pack.pairs.is_inference()
+    _, other = split_pack()
+    copied = copy.deepcopy(other)
+    with torch.inference_mode():
+        assert has_its_halves(copied)
+    assert not copied.pairs.is_inference()
+    copied.load_state_dict(split_pack()[1].state_dict())
+    assert has_its_halves(copied)
+
+
 def test_packs_without_halves(kernels: Kernels) -> None:
     weight = torch.randn(12, 8)
     for pack in (
-        cutlass_ops.pack_linear(weight),
+        cutlass_ops.pack_linear(weight, precision="ieee"),
         cutlass_ops.pack_linear(weight.double(), precision="fp16x3"),
         cutlass_ops.pack_linear(weight[:0], precision="fp16x3"),
         cutlass_ops.pack_linear(weight[:, :0], precision="fp16x3"),

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from fused import BOTH, Fused, linear_like, pool_max_op, run_opcheck, softmax_op
+from fused import BOTH, Fused, linear_like, mode_on, pool_max_op, run_opcheck, softmax_op
 from oracle import Linear, check
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cutlass_ops
+from cutlass_ops.weights import split_rows
 
 OPS = torch.ops.cutlass_ops
 PUBLIC = (
@@ -32,12 +33,13 @@ half_types = pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], id
 
 def arguments(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Any, ...]:
     """Arguments of each registered op, made from the operands of one linear layer."""
+    mode = mode_on(x.device)
     return {
-        "linear": (x, weight, bias),
-        "linear_epilogue": (x, weight, bias, "avgpool_gelu_scale_max", [3.0, -1.0]),
-        "linear_gelu_softmax": (x, weight, bias, "none", "ieee"),
-        "linear_gelu_softmax_training": (x, weight, bias, "tanh", "ieee"),
-        "linear_avgpool_gelu_scale_max": (x, weight, bias, 3, 2.0, "tanh", "ieee"),
+        "linear": (x, weight, bias, mode),
+        "linear_epilogue": (x, weight, bias, "avgpool_gelu_scale_max", [3.0, -1.0], mode),
+        "linear_gelu_softmax": (x, weight, bias, "none", mode),
+        "linear_gelu_softmax_training": (x, weight, bias, "tanh", mode),
+        "linear_avgpool_gelu_scale_max": (x, weight, bias, 3, 2.0, "tanh", mode),
         "gelu_softmax": (x, None, "none"),
         "gelu_scale_max": (x, None, -1.0, "none"),
         "softmax": (x,),
@@ -48,7 +50,9 @@ def arguments(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tupl
 def with_pairs(arguments: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     """The halves of a pack behind everything else; "ieee" has no use for them."""
     folded = () if len(arguments) == 5 else (1,)
-    return *arguments, *folded, torch.ones(8, device=device)
+    has_halves = mode_on(device) == "fp16x3"
+    pairs = split_rows(arguments[1]) if has_halves else torch.ones(8, device=device)
+    return *arguments, *folded, pairs
 
 
 def results(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -198,7 +202,7 @@ def test_registered_op_under_autocast(op: Fused, half: torch.dtype, device: str)
     """torch.ops.cutlass_ops.* called directly has a rule of its own."""
     x, weight, bias = linear_like(9, 24, 40, device)
     with torch.autocast(device, dtype=half):
-        y = op.op(x.to(half), weight, bias, *op.options)
+        y = op.op(*op.arguments(x.to(half), weight, bias))
     assert y.dtype == torch.float32
     check(y, op.head, Linear(x.to(half).float(), weight, bias))
 

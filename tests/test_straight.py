@@ -88,9 +88,9 @@ def test_a_pack_tells_how_many_rows_it_folded(
 
     monkeypatch.setattr(plans, "pooled_route", spy)
     x, weight, bias = operands((5,))
-    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=3)
+    pack = cutlass_ops.pack_linear(weight, bias, kernel_size=3, precision="ieee")
     y = cutlass_ops.linear_avgpool_gelu_scale_max(x, pack)
-    agree(y, pooled_head(x, weight, bias, kernel_size=3))
+    agree(y, pooled_head(x, weight, bias, kernel_size=3, precision="ieee"))
     around = dispatch.linear_avgpool_gelu_scale_max(
         x, pack.weight, pack.bias, 1, 1.0, "none", "ieee", 3
     )
@@ -158,7 +158,9 @@ def reference_of(op: Callable[..., Tensor], x: Tensor, weight: Tensor) -> Tensor
     return reference.linear_gelu_softmax(x, weight, None)
 
 
-def test_few_rows_take_the_same_kernel_in_either_mode(kernels: Kernels) -> None:
+def test_few_rows_take_the_same_kernel_in_either_mode(
+    kernels: Kernels, plans_by_cost: None
+) -> None:
     x, weight = torch.randn(2, 2048), torch.randn(512, 2048)
     packs = [cutlass_ops.pack_linear(weight, precision=mode) for mode in precision.MODES]
     results = [cutlass_ops.linear_gelu_softmax(x, pack) for pack in packs]

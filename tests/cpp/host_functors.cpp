@@ -15,6 +15,7 @@
 #include "cutlass_ops/epilogue/scale.h"
 #include "cutlass_ops/epilogue/softmax_gelu.h"
 #include "cutlass_ops/epilogue/store.h"
+#include "cutlass_ops/gemm/fp16_scale.h"
 #include "cutlass_ops/gemm/problem.h"
 #include "cutlass_ops/gemm/stream_k.h"
 
@@ -75,6 +76,16 @@ void run_description(int index, float const* z, int rows, int columns, long row_
 
 float combine_max(float a, float b) { return MaxMonoid::combine(a, b); }
 float max_identity() { return MaxMonoid::identity(); }
+
+/// For a row whose largest magnitude is `largest`: what becomes of it, of that when it is taken
+/// back, and the two factors.
+void fp16_scale(float largest, float* out) {
+  auto const scale = cutlass_ops::gemm::Fp16Scale::of(largest);
+  out[0] = scale.apply(largest);
+  out[1] = scale.inverse().apply(out[0]);
+  out[2] = scale.first;
+  out[3] = scale.second;
+}
 
 /// Fills (tile_m, tile_n, split) of every CTA of a raster.
 void raster(int tiles_m, int tiles_n, int splits, int* out) {
