@@ -7,8 +7,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import strategies
-
 import cutlass_ops
 from cutlass_ops import plans
 from cutlass_ops.schemas import OPS
@@ -23,9 +21,6 @@ def enter(mode: str) -> None:
     cutlass_ops.set_float32_precision(mode)
     if mode != "fp16x3":
         return
-    # Columns of x undone by those of W: entries that dwarf their row meet weights next to nothing,
-    # for which the mode does not promise the accuracy of float32 (set_float32_precision).
-    strategies.VALUES = tuple(value for value in strategies.VALUES if value != "compensated")
     plans.linear_plan = _forced(plans.linear_plan.__wrapped__)  # type: ignore[assignment]
     plans.pooled_route.cache_clear()
 
