@@ -17,7 +17,7 @@ struct FoldedMemory {
 
   FoldedMemory(std::int64_t windows, int k, int kernel, std::int64_t workspace_elements)
       : bias(kernel == kFp16x3 ? PairMemory(windows, k).elements : ceil_div(windows * k, 4) * 4),
-        workspace(bias + ceil_div(windows, 4) * 4),
+        workspace(whole_lines(bias + windows)),
         elements(workspace + workspace_elements) {}
 };
 

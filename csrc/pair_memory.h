@@ -9,6 +9,13 @@
 
 namespace cutlass_ops {
 
+/// So many elements, up to the next line of L2. A row of a tile is one, where halves begin with
+/// one; 16 bytes beyond, it takes two, and the GEMM at 1024 x 8192 x 8192 took 611 us for 555.
+inline std::int64_t whole_lines(std::int64_t elements) {
+  constexpr int kLine = 128 / sizeof(float);
+  return ceil_div(elements, kLine) * kLine;
+}
+
 /// Halves, then scales, then, for a weight, the factors of its columns and whether there are any.
 struct PairMemory {
   std::int64_t scales, factors, spread, elements;  ///< where they begin, and the end
@@ -17,12 +24,12 @@ struct PairMemory {
       : scales(rows * gemm::Fp16Pairs::pitch_of(columns)),
         factors(ceil_div(scales + 2 * rows, 4) * 4),
         spread(factors + gemm::Fp16Pairs::pitch_of(columns)),
-        elements(spread + 4) {}
+        elements(whole_lines(spread + 1)) {}
 };
 
 /// Words in front of the halves: a flag for every column tile.
 inline std::int64_t column_flag_words(int n, int tile_n) {
-  return ceil_div(ceil_div(n, tile_n), 4) * 4;
+  return whole_lines(ceil_div(n, tile_n));
 }
 
 /// The pairs of a [rows, columns] matrix in memory that is 16-byte aligned.

@@ -160,6 +160,7 @@ bool takes(KernelInfo const& kernel, PlanRequest const& request) {
     constexpr std::int64_t kMostElements = (std::int64_t{1} << 39) - 1;
     std::int64_t const rows = std::max(request.m, request.n);
     return request.m > 0 && request.n > 0 && request.k > 0 &&
+           request.k <= INT32_MAX - gemm::Fp16Pairs::kLine &&
            rows * gemm::Fp16Pairs::pitch_of(request.k) <= kMostElements;
   }
   return !own_mainloop(kernel) ||
@@ -221,7 +222,7 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
     plan.pairs_elements = column_flag_words(request.n, info.tile_n) +
                           PairMemory(request.m, request.k).elements +
                           (request.packed ? 0 : PairMemory(request.n, request.k).elements);
-    plan.workspace = ceil_div(plan.workspace, 4) * 4 + plan.pairs_elements;
+    plan.workspace = whole_lines(plan.workspace) + plan.pairs_elements;
   }
   plan.nanoseconds = std::int64_t(ns);
   return plan;

@@ -2,6 +2,7 @@
 
 #include "cutlass_ops/epilogue/arguments.h"
 #include "cutlass_ops/kernel/column_factors.h"
+#include "cutlass_ops/launch_cluster.h"
 #include "pair_memory.h"
 #include "row_kernels.h"
 
@@ -34,7 +35,7 @@ struct SplitLaunch {
   cudaStream_t stream;
 };
 
-template <int kThreads, int kColumns, bool kFolds>
+template <bool kFolds, int kThreads, int kColumns>
 Status launch_split(SplitLaunch const& launch) {
   using First = kernel::SplitRowsConfig<kThreads, kColumns, kFolds>;
   using Second = kernel::SplitRowsConfig<kThreads, kColumns, false>;
@@ -45,21 +46,28 @@ Status launch_split(SplitLaunch const& launch) {
                                                              launch.second, launch.ahead);
 }
 
+/// Few columns to a thread, of which there can be more: as much as possible is read at a time.
 template <bool kFolds>
 Status choose_config(SplitLaunch const& launch) {
   int const columns = launch.first.columns;
-  if (columns <= 1024) {
-    return launch_split<32, 32, kFolds>(launch);
+  if (columns <= 512) {
+    return columns <= 256 ? launch_split<kFolds, 32, 8>(launch)
+                          : launch_split<kFolds, 32, 16>(launch);
   }
-  return columns <= 8192 ? launch_split<256, 32, kFolds>(launch)
-                         : launch_split<kFolds ? 512 : 1024, 32, kFolds>(launch);
+  if (columns <= 4096) {
+    return columns <= 1024 ? launch_split<kFolds, 32, 32>(launch)
+                           : launch_split<kFolds, 256, 16>(launch);
+  }
+  return columns <= 8192 ? launch_split<kFolds, 256, 32>(launch)
+                         : launch_split<kFolds, kFolds ? 512 : 1024, 32>(launch);
 }
 
 Status make_factors(SplitTask const& weight, cudaStream_t stream) {
   PairMemory const parts(weight.rows, weight.columns);
   using Config = kernel::ColumnFactorsConfig;
-  return launch_dependent<kernel::column_factors<Config>>(
-      "column_factors", 1, Config::kThreads, 0, stream,
+  return launch_dependent_clusters(
+      "column_factors", kernel::column_factors<Config>, 1, Config::kCluster, Config::kThreads,
+      stream,
       kernel::ColumnFactorsParams{weight.source, weight.stride, weight.rows * weight.kernel_size,
                                   weight.columns, gemm::Fp16Pairs::pitch_of(weight.columns),
                                   weight.memory + parts.factors,

@@ -12,6 +12,7 @@ from cutlass_ops import plans
 from cutlass_ops.schemas import OPS
 
 FP16X3 = "fp16x3_128x128x64"
+MOST_ELEMENTS = 2**26  # of a matrix that is computed in splits
 PLAN_BY_COST = plans.linear_plan
 MODULES_OF_THE_DEFAULT = ("test_precision", "test_config", "test_warn", "test_validation")
 
@@ -41,7 +42,7 @@ def _forced(choose: Any) -> Any:
         packed: bool = False,
     ) -> plans.Plan:
         if fp16x3 and k > 0 and gpu.capability == 90:
-            splits = min(1 + (m + n + k) % 3, k)
+            splits = min(1 + (m + n + k) % 3, k) if m * n <= MOST_ELEMENTS else 1
             return plans.Plan(*OPS._plan_for(name, params, m, n, k, gpu, FP16X3, splits, packed))
         return choose(name, params, m, n, k, gpu, folded, fp16x3, packed)
 

@@ -250,7 +250,7 @@ def test_fp16x3_repairs_columns_of_rows_of_w(
     name: str, splits: int, value: float, fp16x3_gpu: str
 ) -> None:
     """Every row of the result depends on a row of W. Some rows of x have one sign, and either, so
-    that what they make of infinities has one too."""
+    that what they make of infinities has one too. Four columns are computed again at a time."""
     m, n, k = 200, 300, 136
     x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
     x[:50].abs_()
@@ -264,7 +264,8 @@ def test_fp16x3_repairs_columns_of_rows_of_w(
     y = run_plan(name, params, plan, x, weight, bias)
     check(y, head_of(name, params), Linear(x, weight, bias))
     if y.dim() == 2:
-        finite = [column for column in range(n) if column not in planted]
+        again = {column // 4 for column in planted}
+        finite = [column for column in range(n) if column // 4 not in again]
         assert same_bits(y[:, finite], clean[:, finite])
         assert y[:, finite].isfinite().all()
 

@@ -27,16 +27,21 @@ CUTLASS_OPS_DEVICE void release_successor() {
 #endif
 }
 
+inline cudaLaunchAttribute dependent_attribute() {
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
 /// Like launch_with_shared, for a kernel that begins with wait_for_predecessor: where its code does
 /// wait, which code built for an older architecture does not, whatever the device.
 template <auto kKernel, class... Arguments>
 Status launch_dependent(char const* what, std::int64_t ctas, int threads, std::size_t shared_bytes,
                         cudaStream_t stream, Arguments const&... arguments) {
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  return launch_with_attribute(what, kKernel, ctas, threads, shared_bytes, stream,
-                               has_hopper_code<kKernel>() ? &attribute : nullptr, arguments...);
+  cudaLaunchAttribute attribute = dependent_attribute();
+  return launch_with_attributes(what, kKernel, ctas, threads, shared_bytes, stream, &attribute,
+                                has_hopper_code<kKernel>() ? 1 : 0, arguments...);
 }
 
 }  // namespace cutlass_ops

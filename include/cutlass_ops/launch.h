@@ -11,11 +11,12 @@
 namespace cutlass_ops {
 
 /// Launches `kernel(arguments...)` on `ctas` CTAs of a one-dimensional grid, with so many bytes of
-/// dynamic shared memory and an attribute, or nullptr. No work is no launch.
+/// dynamic shared memory and so many attributes. No work is no launch.
 template <class... Parameters, class... Arguments>
-Status launch_with_attribute(char const* what, void (*kernel)(Parameters...), std::int64_t ctas,
-                             int threads, std::size_t shared_bytes, cudaStream_t stream,
-                             cudaLaunchAttribute* attribute, Arguments const&... arguments) {
+Status launch_with_attributes(char const* what, void (*kernel)(Parameters...), std::int64_t ctas,
+                              int threads, std::size_t shared_bytes, cudaStream_t stream,
+                              cudaLaunchAttribute* attributes, int count,
+                              Arguments const&... arguments) {
   if (ctas == 0) {
     return {};
   }
@@ -27,8 +28,8 @@ Status launch_with_attribute(char const* what, void (*kernel)(Parameters...), st
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = attribute;
-  config.numAttrs = attribute != nullptr ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = static_cast<unsigned>(count);
   cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
   return {cudaGetLastError(), what};
 }
@@ -37,8 +38,8 @@ template <class... Parameters, class... Arguments>
 Status launch_with_shared(char const* what, void (*kernel)(Parameters...), std::int64_t ctas,
                           int threads, std::size_t shared_bytes, cudaStream_t stream,
                           Arguments const&... arguments) {
-  return launch_with_attribute(what, kernel, ctas, threads, shared_bytes, stream, nullptr,
-                               arguments...);
+  return launch_with_attributes(what, kernel, ctas, threads, shared_bytes, stream, nullptr, 0,
+                                arguments...);
 }
 
 template <class... Parameters, class... Arguments>

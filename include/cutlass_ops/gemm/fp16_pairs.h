@@ -16,6 +16,7 @@ namespace gemm {
 /// what comes of it, until it is repaired.
 struct Fp16Pairs {
   static constexpr int kPitchMultiple = 8;  ///< TMA wants strides of 16 bytes
+  static constexpr int kLine = 64;          ///< of L2, which a row of a tile of k then takes one of
 
   __half const* halves;     ///< [2, rows, pitch]: high, low; 16-byte aligned
   Fp16Scale const* scales;  ///< [rows], 16-byte aligned, with room for an even number
@@ -28,7 +29,8 @@ struct Fp16Pairs {
   CUTLASS_OPS_HOST_DEVICE bool needs_repair(int row) const { return scales[row].needs_repair(); }
 
   static constexpr int pitch_of(int columns) {
-    return int(ceil_div(columns, kPitchMultiple)) * kPitchMultiple;
+    int const multiple = columns < 8 * kLine ? kPitchMultiple : kLine;  // at most 1/8 of padding
+    return int(ceil_div(columns, multiple)) * multiple;
   }
 };
 

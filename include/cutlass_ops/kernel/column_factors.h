@@ -6,10 +6,14 @@
 #pragma once
 
 #include <climits>
+#include <cmath>
 #include <cstdint>
 
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/epilogue/row_sum.h"
+#include "cutlass_ops/kernel/cluster.h"
+#include "cutlass_ops/kernel/reduce_threads.h"
 
 namespace cutlass_ops {
 namespace kernel {
@@ -26,6 +30,7 @@ CUTLASS_OPS_DEVICE float inverse_factor(float factor) {
 
 struct ColumnFactorsConfig {
   static constexpr int kThreads = 1024;
+  static constexpr int kCluster = 8;    ///< CTAs; one alone took 31 us for 8192 columns
   static constexpr int kSamples = 16;   ///< rows of W that are looked at
   static constexpr int kDeadZone = 10;  ///< binades within which columns count as alike
   static constexpr int kMost = 40;      ///< binades of a factor
@@ -41,27 +46,13 @@ struct ColumnFactorsParams {
   int* spread;     ///< whether they are not
 };
 
-/// Of the columns all of whose samples have an exponent.
-struct ColumnStatistics {
-  int count;
-  int lowest, highest;  ///< sums of exponents over the samples
-  std::int64_t sum;
-
-  CUTLASS_OPS_DEVICE void include(ColumnStatistics const& other) {
-    count += other.count;
-    lowest = min(lowest, other.lowest);
-    highest = max(highest, other.highest);
-    sum += other.sum;
-  }
-};
-
 /// The sum of the biased exponents of a column's samples; INT_MIN where one is zero, denormal,
 /// infinite or NaN.
 CUTLASS_OPS_DEVICE int sum_of_exponents(ColumnFactorsParams const& params, int column) {
   constexpr int kSamples = ColumnFactorsConfig::kSamples;
   int sum = 0;
   bool complete = true;
-  CUTLASS_OPS_UNROLL_BY(4)
+  CUTLASS_OPS_UNROLL_BY(8)  // all loads of 16 at once take more registers than there are
   for (int i = 0; i < kSamples; ++i) {
     // With fewer rows than samples some are looked at more than once.
     std::int64_t const row = std::int64_t{i} * params.rows / kSamples;
@@ -73,52 +64,93 @@ CUTLASS_OPS_DEVICE int sum_of_exponents(ColumnFactorsParams const& params, int c
   return complete ? sum : INT_MIN;
 }
 
-/// Over the CTA; every thread gets the result.
-CUTLASS_OPS_DEVICE ColumnStatistics reduce_statistics(ColumnStatistics statistics) {
-  __shared__ ColumnStatistics parts[ColumnFactorsConfig::kThreads];
-  parts[threadIdx.x] = statistics;
-  CUTLASS_OPS_UNROLL_BY(1)
-  for (int stride = ColumnFactorsConfig::kThreads / 2; stride > 0; stride /= 2) {
-    __syncthreads();
-    if (int(threadIdx.x) < stride) {
-      parts[threadIdx.x].include(parts[threadIdx.x + stride]);
-    }
+/// Of the columns all of whose samples have an exponent, over the sums of these.
+struct ColumnStatistics {
+  float lowest = INFINITY;
+  float highest = -INFINITY;
+  float total = 0.0f;
+  float columns = 0.0f;
+
+  CUTLASS_OPS_DEVICE void include(int sum) {
+    lowest = fminf(lowest, float(sum));
+    highest = fmaxf(highest, float(sum));
+    total += float(sum);
+    columns += 1.0f;
   }
-  __syncthreads();
-  return parts[0];
+};
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+/// Monoids of one sort, with shared memory of their own.
+struct LowestMax : FloatMax {};
+struct ColumnCount : epilogue::SumMonoid {};
+
+/// Over so many threads. Sums of floats, but in an order that does not change.
+template <int kThreads>
+CUTLASS_OPS_DEVICE ColumnStatistics reduce_statistics(ColumnStatistics const& own) {
+  return {-reduce_threads<LowestMax, kThreads>(-own.lowest),
+          reduce_threads<FloatMax, kThreads>(own.highest),
+          reduce_threads<epilogue::SumMonoid, kThreads>(own.total),
+          reduce_threads<ColumnCount, kThreads>(own.columns)};
 }
 
-/// One CTA: 16 rows are little to read, and what follows does not wait for it with its own loads.
+/// Over the cluster; every thread gets the result. The first cluster barrier, behind which every
+/// CTA has started, has been arrived at.
+template <class Config>
+CUTLASS_OPS_DEVICE ColumnStatistics combine_statistics(ColumnStatistics const& own) {
+  __shared__ float2 ranges[Config::kCluster];
+  __shared__ float2 totals[Config::kCluster];
+  ColumnStatistics const part = reduce_statistics<Config::kThreads>(own);
+  int const rank = cluster_rank();
+  cluster_wait();
+  if (threadIdx.x < Config::kCluster) {
+    store_remote(&ranges[rank], int(threadIdx.x), {part.lowest, part.highest});
+    store_remote(&totals[rank], int(threadIdx.x), {part.total, part.columns});
+  }
+  cluster_arrive();
+  cluster_wait();
+  float2 const range = ranges[threadIdx.x % Config::kCluster];  // a lane each
+  float2 const total = totals[threadIdx.x % Config::kCluster];
+  return reduce_statistics<Config::kCluster>({range.x, range.y, total.x, total.y});
+}
+#endif
+
+/// One cluster: 16 rows are little to read, and what follows does not wait for it with its own
+/// loads. Built for an older GPU than those with clusters it is empty, as are the kernels that
+/// want halves.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) column_factors(
     __grid_constant__ ColumnFactorsParams const params) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cluster_arrive_relaxed();
   wait_for_predecessor();
   release_successor();
-  ColumnStatistics own{0, INT_MAX, INT_MIN, 0};
+  constexpr int kStep = Config::kCluster * Config::kThreads;
+  std::int64_t const first = cluster_rank() * Config::kThreads + int(threadIdx.x);
+  ColumnStatistics own;
   int* const sums = reinterpret_cast<int*>(params.factors);  // each read by its own thread alone
-  for (std::int64_t column = threadIdx.x; column < params.columns; column += Config::kThreads) {
+  for (std::int64_t column = first; column < params.columns; column += kStep) {
     int const sum = sum_of_exponents(params, int(column));
     sums[column] = sum;
     if (sum != INT_MIN) {
-      own.include({1, sum, sum, sum});
+      own.include(sum);
     }
   }
-  ColumnStatistics const all = reduce_statistics(own);
-  bool const spread = all.count > 0 &&
-                      std::int64_t{all.highest} - all.lowest > Config::kDeadZone * Config::kSamples;
-  if (threadIdx.x == 0) {
+  ColumnStatistics const all = combine_statistics<Config>(own);
+  bool const spread = all.highest - all.lowest > float(Config::kDeadZone * Config::kSamples);
+  if (first == 0) {
     *params.spread = spread;
   }
   if (!spread) {
     return;
   }
-  float const mean = float(double(all.sum) / all.count);
-  for (std::int64_t column = threadIdx.x; column < params.pitch; column += Config::kThreads) {
+  float const mean = all.total / all.columns;
+  for (std::int64_t column = first; column < params.pitch; column += kStep) {
     int const sum = column < params.columns ? sums[column] : INT_MIN;
     float const binades = sum == INT_MIN ? 0.0f : rintf((float(sum) - mean) / Config::kSamples);
     int const most = Config::kMost;
     params.factors[column] = ldexpf(1.0f, max(-most, min(most, int(binades))));
   }
+#endif
 }
 
 }  // namespace kernel

@@ -8,41 +8,13 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/kernel/cluster.h"
 #include "cutlass_ops/kernel/row_softmax.h"
 
 namespace cutlass_ops {
 namespace kernel {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-CUTLASS_OPS_DEVICE int cluster_rank() {
-  unsigned rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return int(rank);
-}
-
-/// Orders nothing in memory: it only says that this CTA runs.
-CUTLASS_OPS_DEVICE void cluster_arrive_relaxed() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-/// Releases what this thread has stored before.
-CUTLASS_OPS_DEVICE void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
-}
-
-CUTLASS_OPS_DEVICE void cluster_wait() {
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-/// Into the shared memory of CTA `rank`, where `place` is in this one's.
-CUTLASS_OPS_DEVICE void store_remote(float2* place, int rank, float2 value) {
-  unsigned const local = unsigned(__cvta_generic_to_shared(place));
-  unsigned remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(remote), "f"(value.x), "f"(value.y)
-               : "memory");
-}
-
 /// The maximum of each CTA's part and the sum of exponentials relative to it -> the factor for
 /// those exponentials. The first cluster barrier, behind which every CTA has started, has been
 /// arrived at.

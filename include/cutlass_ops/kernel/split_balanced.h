@@ -11,15 +11,19 @@ namespace cutlass_ops {
 namespace kernel {
 
 /// Four columns of a row, or of the mean of rows, whatever their alignment.
+template <bool kFolds>
 CUTLASS_OPS_DEVICE epilogue::Fragment<4> fragment_at(SplitRowsParams const& params, int row,
                                                      std::int64_t column) {
   float const* first =
       params.source + std::int64_t{row} * params.kernel_size * params.stride + column;
+  int const left = int(params.columns - column);
+  if constexpr (!kFolds) {
+    return epilogue::load_columns<4>(first, left, params.vectorized);
+  }
   double sums[4] = {};
   CUTLASS_OPS_UNROLL_BY(1)
   for (int i = 0; i < params.kernel_size; ++i, first += params.stride) {
-    auto const z =
-        epilogue::load_columns<4>(first, int(params.columns - column), params.vectorized);
+    auto const z = epilogue::load_columns<4>(first, left, params.vectorized);
     CUTLASS_OPS_UNROLL
     for (int j = 0; j < 4; ++j) {
       sums[j] += double(z[j]);
@@ -46,7 +50,7 @@ CUTLASS_OPS_DEVICE void split_balanced_row(SplitRowsParams const& params, int ro
   float largest = -INFINITY;  // exponent
   CUTLASS_OPS_UNROLL_BY(1)
   for (std::int64_t column = begin; column < params.columns; column += Config::kStep) {
-    auto const z = fragment_at(params, row, column);
+    auto const z = fragment_at<Config::kFolds>(params, row, column);
     auto const factors = factor_at(column);
     CUTLASS_OPS_UNROLL
     for (int j = 0; j < 4; ++j) {
@@ -68,7 +72,7 @@ CUTLASS_OPS_DEVICE void split_balanced_row(SplitRowsParams const& params, int ro
   for (std::int64_t column = begin; column < params.pitch; column += Config::kStep) {
     epilogue::Fragment<4> v{};
     if (finite && column < params.columns) {
-      auto const z = fragment_at(params, row, column);
+      auto const z = fragment_at<Config::kFolds>(params, row, column);
       auto const factors = factor_at(column);
       CUTLASS_OPS_UNROLL
       for (int j = 0; j < 4; ++j) {

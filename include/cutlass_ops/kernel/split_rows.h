@@ -24,8 +24,11 @@ struct SplitRowsConfig {
   static constexpr int kChunk = kThreads * kColumns_;
   static constexpr int kCtaThreads = kThreads == 32 ? 256 : kThreads;
   static constexpr int kRowsPerCta = kCtaThreads / kThreads;
-  static constexpr int kMinCtas =
-      (kFolds ? 512 : 1024) / kCtaThreads;  ///< sums take twice the registers
+  /// An SM holds so many threads, whose registers are the elements, and, to fold, sums of two each.
+  static constexpr int kSmThreads = kColumns_ == 32   ? (kFolds ? 512 : 1024)
+                                    : kColumns_ == 16 ? (kFolds ? 768 : 1280)
+                                                      : (kFolds ? 1024 : 1536);
+  static constexpr int kMinCtas = kSmThreads / kCtaThreads;
 };
 
 /// One thread's columns of a chunk.
