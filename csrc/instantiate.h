@@ -191,16 +191,18 @@ struct Launchers {
     int const output_columns = call.problem.n / steps.window();
     using Config = kernel::RefineNonfiniteConfig;
     constexpr int kThreads = Config::kThreads;
-    std::int64_t const ctas = grid_stride_ctas(call.problem.m, Config::kRows);
+    int const rows_per_cta = Config::rows_per_cta(call.problem.m);
+    std::int64_t const ctas = grid_stride_ctas(call.problem.m, rows_per_cta);
     if constexpr (Sink::kReduces) {
-      kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps, output_columns,
-                                                        call.out, missing(call)};
+      kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps,         output_columns,
+                                                        call.out,     missing(call), rows_per_cta};
       return launch_dependent<kernel::refine_nonfinite<Chain, typename Sink::Monoid>>(
           "refine_nonfinite", ctas, kThreads, 0, call.stream, params);
     } else if (call.x_pairs.halves != nullptr) {
       kernel::RepairRowsParams<Chain, Sink> const params{
           call.problem,   steps,          Sink::make(call.out, output_columns, 1),
-          steps.window(), output_columns, missing(call)};
+          steps.window(), output_columns, missing(call),
+          rows_per_cta};
       return launch_dependent<kernel::repair_rows<Chain, Sink>>("repair_rows", ctas, kThreads, 0,
                                                                 call.stream, params);
     } else {

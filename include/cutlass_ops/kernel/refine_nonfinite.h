@@ -9,6 +9,7 @@
 // again, from the operands themselves; a row with a NaN is right as it is.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cutlass_ops/dependent_launch.h"
@@ -24,7 +25,10 @@ namespace kernel {
 struct RefineNonfiniteConfig {
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kRows = 8;  ///< that a CTA asks about at a time
+
+  /// Rows that a CTA asks about at a time. Many, for there is next to nothing to do (8192 CTAs took
+  /// 15 us to ask about 8 each), but not so many that few CTAs would repair all that are wrong.
+  static int rows_per_cta(int rows) { return std::clamp(rows / 1024, 8, kThreads); }
 };
 
 template <class Chain>
@@ -34,6 +38,7 @@ struct RefineNonfiniteParams {
   int output_columns;
   float* out;  ///< [m], results of the folded path, repaired in place
   MissingHalves missing;
+  int rows_per_cta;
 
   /// Whether the row is to be looked at, or, where operands were split, computed again.
   CUTLASS_OPS_DEVICE bool suspects(int row) const {
@@ -81,18 +86,19 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfin
   wait_for_predecessor();
   release_successor();
   gemm::Problem const& problem = params.problem;
+  int const rows_per_cta = params.rows_per_cta;
   bool const some_of_weight = params.missing.were_split() && params.missing.some_of_weight();
   // 64 bits: a step of many CTAs can pass the limit of rows, 2^31 - 4097.
-  for (std::int64_t begin = std::int64_t{blockIdx.x} * Config::kRows; begin < problem.m;
-       begin += std::int64_t{gridDim.x} * Config::kRows) {
+  for (std::int64_t begin = std::int64_t{blockIdx.x} * rows_per_cta; begin < problem.m;
+       begin += std::int64_t{gridDim.x} * rows_per_cta) {
     std::int64_t const mine = begin + threadIdx.x;
     bool const suspect =
-        threadIdx.x < Config::kRows && mine < problem.m && params.suspects(int(mine));
+        threadIdx.x < rows_per_cta && mine < problem.m && params.suspects(int(mine));
     if (!__syncthreads_or(some_of_weight || suspect)) {
       continue;
     }
     bool const every_row = bool(__syncthreads_or(some_of_weight));
-    for (std::int64_t row = begin; row < begin + Config::kRows && row < problem.m; ++row) {
+    for (std::int64_t row = begin; row < begin + rows_per_cta && row < problem.m; ++row) {
       bool wanted = every_row || (params.missing.were_split() && params.suspects(int(row)));
       if (!wanted && params.suspects(int(row))) {
         for (int k = int(threadIdx.x); k < problem.k; k += Config::kThreads) {

@@ -22,6 +22,7 @@ struct RepairRowsParams {
   int window;
   int output_columns;
   MissingHalves missing;
+  int rows_per_cta;
 };
 
 /// One row, by the whole CTA.
@@ -51,18 +52,18 @@ CUTLASS_OPS_DEVICE void repair_row(RepairRowsParams<Chain, Sink> const& params, 
 template <class Chain, class Sink>
 __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) repair_rows(
     __grid_constant__ RepairRowsParams<Chain, Sink> const params) {
-  using Config = RefineNonfiniteConfig;
+  int const rows_per_cta = params.rows_per_cta;
   wait_for_predecessor();
   release_successor();
   int const rows = params.problem.m;
   bool const some_of_weight = params.missing.some_of_weight();
-  for (std::int64_t begin = std::int64_t{blockIdx.x} * Config::kRows; begin < rows;
-       begin += std::int64_t{gridDim.x} * Config::kRows) {
+  for (std::int64_t begin = std::int64_t{blockIdx.x} * rows_per_cta; begin < rows;
+       begin += std::int64_t{gridDim.x} * rows_per_cta) {
     std::int64_t const mine = begin + threadIdx.x;
     bool const suspect =
-        threadIdx.x < Config::kRows && mine < rows && params.missing.x.needs_repair(int(mine));
+        threadIdx.x < rows_per_cta && mine < rows && params.missing.x.needs_repair(int(mine));
     if (__syncthreads_or(some_of_weight || suspect)) {
-      for (std::int64_t row = begin; row < begin + Config::kRows && row < rows; ++row) {
+      for (std::int64_t row = begin; row < begin + rows_per_cta && row < rows; ++row) {
         repair_row(params, int(row));
       }
     }
