@@ -1,13 +1,17 @@
 // Adapter of the "fp16x3" mainloop: takes a description's chain and sink over its accumulators.
 //
-// A lane has two neighbouring columns of every eight, of two rows. What goes to memory column by
-// column goes there from the registers, once two lanes have exchanged a half of what they have, so
-// that each has four columns of one row. Windows and reductions want whole rows: for them each warp
-// stages eight of its rows at a time in shared memory that no other warp touches, and then takes
-// them one by one.
+// A lane has two neighbouring columns of every eight, of two rows. Each warp stages eight of its
+// rows at a time in shared memory that no other warp touches, and then takes them one by one, or,
+// if they are wanted as they are, has them copied while it goes on. (Stores from the registers, of
+// eight columns of a row at a time, were slower: 179 us for 151 at 512 x 32768 x 512.)
 #pragma once
 
+#include <type_traits>
+
+#include "cute/arch/copy_sm90_tma.hpp"
+
 #include "cutlass_ops/epilogue/row_visitor.h"
+#include "cutlass_ops/epilogue/store.h"
 #include "cutlass_ops/gemm/fp16_pairs.h"
 #include "cutlass_ops/gemm/problem.h"
 #include "cutlass_ops/gemm/staged_row.h"
@@ -22,22 +26,12 @@ CUTLASS_OPS_DEVICE float scale_back(float z, Fp16Scale x, float w_first, float w
   return z * (x.first * w_first) * (x.second * w_second);
 }
 
-/// Source of the four columns that a thread has.
-struct RegisterFragment {
-  epilogue::Fragment<4> z;
-
-  template <int kWidth>
-  CUTLASS_OPS_DEVICE epilogue::Fragment<kWidth> load(int, int) const {
-    static_assert(kWidth == 4, "the chain goes by fragments");
-    return z;
-  }
-};
-
 template <class Tile, class Chain, class Sink>
 struct Fp16x3Epilogue {
-  static constexpr bool kDirect = !Sink::kReduces && !Chain::kHasWindow;
   static constexpr int kRows = 8;              ///< a warp stages
   static constexpr int kPitch = Tile::kN + 8;  ///< floats: 16 lanes of 8 bytes in 32 banks
+  static constexpr bool kCopies =
+      std::is_same_v<Chain, epilogue::Chain<>> && std::is_same_v<Sink, epilogue::Store>;
 
   struct Params {
     Chain chain;
@@ -65,79 +59,53 @@ struct Fp16x3Epilogue {
   }
 
   struct SharedStorage {
-    alignas(16) float staged[Tile::kConsumers / 32][kDirect ? 4 : kRows * kPitch];
+    alignas(16) float staged[Tile::kConsumers / 32][kRows * kPitch];
+  };
+
+  /// Those of a lane's two rows and of its columns. What is made of rows and columns beyond the
+  /// last is not looked at.
+  struct Scales {
+    Fp16Scale x[2];
+    float4 w[Tile::kN / 8];
+
+    CUTLASS_OPS_DEVICE void load(Params const& params, int thread, TileCoordinate const& tile) {
+      int const lane = thread % 32;
+      int const row = tile.tile_m * Tile::kM + thread / 32 * 16 + lane / 4;
+      int const column = tile.tile_n * Tile::kN + lane % 4 * 2;
+      int const last = (params.columns - 1) / 2 * 2;
+      CUTLASS_OPS_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        x[half] = params.x_scales[min(row + half * kRows, params.rows - 1)];
+      }
+      CUTLASS_OPS_UNROLL
+      for (int i = 0; i < Tile::kN / 8; ++i) {
+        w[i] = *reinterpret_cast<float4 const*>(params.w_scales + min(column + 8 * i, last));
+      }
+    }
   };
 
   template <class Accumulators>
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage,
-                                     Accumulators const& accumulators, int thread,
-                                     TileCoordinate const& tile) {
-    if constexpr (kDirect) {
-      visit_fragments(params, accumulators, thread, tile);
-    } else {
-      visit_rows(params, storage, accumulators, thread, tile);
-    }
-  }
-
- private:
-  /// The scales of two columns of W. Those beyond the last are not looked at.
-  CUTLASS_OPS_DEVICE static float4 w_scales_at(Params const& params, int column) {
-    int const last = (params.columns - 1) / 2 * 2;
-    return *reinterpret_cast<float4 const*>(params.w_scales + min(column, last));
-  }
-
-  template <class Accumulators>
-  CUTLASS_OPS_DEVICE static void visit_fragments(Params const& params,
-                                                 Accumulators const& accumulators, int thread,
-                                                 TileCoordinate const& tile) {
-    int const lane = thread % 32;
-    int const upper = tile.tile_m * Tile::kM + thread / 32 * 16 + lane / 4;
-    int const lower = upper + kRows;
-    bool const takes_lower = lane % 2 != 0;
-    int const row = takes_lower ? lower : upper;
-    Sink const sink = params.sink.at_split(tile.split);
-    typename Sink::State state;
-    Fp16Scale const x_upper = params.x_scales[min(upper, params.rows - 1)];
-    Fp16Scale const x_lower = params.x_scales[min(lower, params.rows - 1)];
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < Tile::kN / 8; ++i) {
-      int const first = tile.tile_n * Tile::kN + 8 * i;
-      float4 const w = w_scales_at(params, first + lane % 4 * 2);
-      float2 const above{scale_back(accumulators(4 * i), x_upper, w.x, w.y),
-                         scale_back(accumulators(4 * i + 1), x_upper, w.z, w.w)};
-      float2 const below{scale_back(accumulators(4 * i + 2), x_lower, w.x, w.y),
-                         scale_back(accumulators(4 * i + 3), x_lower, w.z, w.w)};
-      float2 const mine = takes_lower ? below : above;
-      float2 other = takes_lower ? above : below;
-      other = {__shfl_xor_sync(0xffffffffu, other.x, 1), __shfl_xor_sync(0xffffffffu, other.y, 1)};
-      RegisterFragment const source{takes_lower
-                                        ? epilogue::Fragment<4>{other.x, other.y, mine.x, mine.y}
-                                        : epilogue::Fragment<4>{mine.x, mine.y, other.x, other.y}};
-      int const column = first + lane % 4 / 2 * 4;
-      if (row < params.rows && column < params.columns) {
-        sink.visit(state, params.chain.template evaluate<4>(source, row, column), row, column,
-                   params.columns - column);
-      }
-    }
-  }
-
-  template <class Accumulators>
-  CUTLASS_OPS_DEVICE static void visit_rows(Params const& params, SharedStorage& storage,
-                                            Accumulators const& accumulators, int thread,
-                                            TileCoordinate const& tile) {
+                                     Accumulators const& accumulators, Scales const& scales,
+                                     int thread, TileCoordinate const& tile) {
     int const lane = thread % 32;
     int const warp = thread / 32;
     float* const staged = storage.staged[warp];
     int const begin = tile.tile_n * Tile::kN / params.window;
-    int const tile_end = begin + Tile::kN / params.window;
-    int const end = tile_end < params.output_columns ? tile_end : params.output_columns;
+    int const end = min(begin + Tile::kN / params.window, params.output_columns);
     Sink const sink = params.sink.at_split(tile.split);
     CUTLASS_OPS_UNROLL
     for (int half = 0; half < 2; ++half) {
       int const first = tile.tile_m * Tile::kM + warp * 16 + half * kRows;
+      finish();
       __syncwarp();  // the rows before these have been read
-      stage(params, accumulators, half, min(first + lane / 4, params.rows - 1),
-            tile.tile_n * Tile::kN + lane % 4 * 2, staged + lane / 4 * kPitch + lane % 4 * 2);
+      stage(accumulators, scales, half, staged + lane / 4 * kPitch + lane % 4 * 2);
+      if constexpr (kCopies) {
+        if (sink.vectorized) {
+          copy_rows(sink, staged, first, params.rows - first, begin, end, lane);
+          continue;
+        }
+      }
       __syncwarp();
       CUTLASS_OPS_UNROLL_BY(1)
       for (int row = 0; row < kRows && first + row < params.rows; ++row) {
@@ -148,21 +116,37 @@ struct Fp16x3Epilogue {
     }
   }
 
-  /// This lane's part of a row, scaled back: two columns in eight, from `column` on.
+  /// Until no copy reads the staged rows any more: before they are written again, and at the end.
+  CUTLASS_OPS_DEVICE static void finish() {
+    if constexpr (kCopies) {
+      cute::tma_store_wait<0>();
+    }
+  }
+
+ private:
+  /// A lane's part of the rows, scaled back: two columns in eight.
   template <class Accumulators>
-  CUTLASS_OPS_DEVICE static void stage(Params const& params, Accumulators const& accumulators,
-                                       int half, int row, int column, float* destination) {
-    Fp16Scale const x = params.x_scales[row];
+  CUTLASS_OPS_DEVICE static void stage(Accumulators const& accumulators, Scales const& scales,
+                                       int half, float* destination) {
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < Tile::kN / 8; ++i) {
-      if (i % 8 == 0) {
-        asm volatile("" ::: "memory");  // eight loads at a time, for which there are registers
-      }
-      float4 const w = w_scales_at(params, column + 8 * i);
+      float4 const w = scales.w[i];
       *reinterpret_cast<float2*>(destination + 8 * i) = {
-          scale_back(accumulators(4 * i + 2 * half), x, w.x, w.y),
-          scale_back(accumulators(4 * i + 2 * half + 1), x, w.z, w.w)};
+          scale_back(accumulators(4 * i + 2 * half), scales.x[half], w.x, w.y),
+          scale_back(accumulators(4 * i + 2 * half + 1), scales.x[half], w.z, w.w)};
     }
+  }
+
+  /// A row by each of the first lanes. Rows are whole fragments, 16-byte aligned.
+  CUTLASS_OPS_DEVICE static void copy_rows(epilogue::Store const& sink, float const* staged,
+                                           int first, int rows, int begin, int end, int lane) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what this lane has staged
+    __syncwarp();
+    if (lane < min(rows, kRows)) {
+      float* const out = sink.out + std::int64_t{first + lane} * sink.columns + begin;
+      cute::SM90_BULK_COPY_S2G::copy(staged + lane * kPitch, out, (end - begin) * 4);
+    }
+    cute::tma_store_arrive();
   }
 };
 

@@ -109,9 +109,12 @@ struct Fp16x3Gemm {
     PipelineState state;
     visit_items(params, [&](TileCoordinate const& tile, int begin, int end) {
       typename Mainloop::Accumulators accumulators;
-      Mainloop::multiply(pipeline, state, end - begin, thread, storage.mainloop, accumulators);
-      Epilogue::run(params.epilogue, storage.epilogue, accumulators, thread, tile);
+      typename Epilogue::Scales scales;
+      Mainloop::multiply(pipeline, state, end - begin, thread, storage.mainloop, accumulators,
+                         [&] { scales.load(params.epilogue, thread, tile); });
+      Epilogue::run(params.epilogue, storage.epilogue, accumulators, scales, thread, tile);
     });
+    Epilogue::finish();
   }
 };
 

@@ -136,9 +136,12 @@ struct Fp16x3Mainloop {
     }
   }
 
-  /// By the consumers: `sum` = the products of so many tiles of k.
+  /// By the consumers: `sum` = the products of so many tiles of k. `meanwhile()` is done while the
+  /// last mixed ones are multiplied, when the registers of the high ones are free.
+  template <class Meanwhile>
   CUTLASS_OPS_DEVICE static void multiply(Pipeline& pipeline, PipelineState& state, int tiles,
-                                          int thread, SharedStorage& storage, Accumulators& sum) {
+                                          int thread, SharedStorage& storage, Accumulators& sum,
+                                          Meanwhile meanwhile) {
     using namespace cute;
     TiledMma mma;
     int const group = __shfl_sync(0xffffffffu, thread / Tile::kGroupThreads, 0);
@@ -182,6 +185,7 @@ struct Fp16x3Mainloop {
       }
       ++state;
     }
+    meanwhile();
     warpgroup_wait<0>();
     warpgroup_fence_operand(low);
     if (tiles > 0) {
