@@ -4,6 +4,7 @@
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/chain.h"
+#include "cutlass_ops/gemm/fp16x3_mainloop.h"
 #include "cutlass_ops/gemm/fp16x3_runner.h"
 #include "cutlass_ops/gemm/portable_mainloop.h"
 #include "cutlass_ops/gemm/runner.h"
@@ -95,10 +96,11 @@ Status run_stream(LinearCall const& call, Chain const& chain, Sink const& sink, 
 template <class Chain, class Sink>
 Status run_fp16x3(LinearCall const& call, Chain const& chain, Sink const& sink) {
   using Tile = gemm::Fp16x3Tile<128, 128, 64, 3, 64>;
+  using Gemm = gemm::Fp16x3Gemm<gemm::Fp16x3Mainloop<Tile>, Chain, Sink>;
   check_table<kFp16x3, Tile>();
-  return gemm::Fp16x3Runner<gemm::Fp16x3Gemm<Tile, Chain, Sink>>::run(
-      call.x_pairs, call.weight_pairs, chain, sink, call.plan.splits, call.plan.ctas,
-      call.column_flags, call.stream);
+  return gemm::Fp16x3Runner<Gemm>::run(call.x_pairs, call.weight_pairs, chain, sink,
+                                       call.plan.splits, call.plan.ctas, call.column_flags,
+                                       call.stream);
 }
 
 /// Runs one kernel of the SIMT families.

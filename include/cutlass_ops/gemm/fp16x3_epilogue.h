@@ -1,4 +1,4 @@
-// Adapter of the "fp16x3" mainloop: takes a description's chain and sink over its accumulators.
+// Adapter of the "fp16x3" mainloops: takes a description's chain and sink over its accumulators.
 //
 // A lane has two neighbouring columns of every eight, of two rows. Each warp stages eight of its
 // rows at a time in shared memory that no other warp touches, and then takes them one by one.
@@ -21,7 +21,7 @@ CUTLASS_OPS_DEVICE float scale_back(float z, Fp16Scale x, float w_first, float w
 
 template <class Tile, class Chain, class Sink>
 struct Fp16x3Epilogue {
-  static constexpr int kRows = 8;              ///< a warp stages
+  static constexpr int kRows = 8;  ///< a warp stages: the first or the second of each lane
   static constexpr int kPitch = Tile::kN + 8;  ///< floats: 16 lanes of 8 bytes in 32 banks
 
   struct Params {
@@ -29,15 +29,12 @@ struct Fp16x3Epilogue {
     Sink sink;
     int window;          ///< columns of the linear per output column; divides Tile::kN
     int output_columns;  ///< of the whole problem
-    Fp16Scale const* x_scales;
     Fp16Scale const* w_scales;
     int rows;
     int columns;
 
-    static Params make(Chain const& chain, Sink const& sink, Fp16Pairs const& x,
-                       Fp16Pairs const& w) {
-      return {chain,    sink,     chain.window(), w.rows / chain.window(),
-              x.scales, w.scales, x.rows,         w.rows};
+    static Params make(Chain const& chain, Sink const& sink, int rows, Fp16Pairs const& w) {
+      return {chain, sink, chain.window(), w.rows / chain.window(), w.scales, rows, w.rows};
     }
   };
 
@@ -53,10 +50,11 @@ struct Fp16x3Epilogue {
     alignas(16) float staged[Tile::kConsumers / 32][kRows * kPitch];
   };
 
-  template <class Accumulators>
+  /// The scale of x's row is x_scales.of(half, row).
+  template <class Accumulators, class RowScales>
   CUTLASS_OPS_DEVICE static void run(Params const& params, SharedStorage& storage,
-                                     Accumulators const& accumulators, int thread,
-                                     TileCoordinate const& tile) {
+                                     Accumulators const& accumulators, RowScales const& x_scales,
+                                     int thread, TileCoordinate const& tile) {
     int const lane = thread % 32;
     int const warp = thread / 32;
     float* const staged = storage.staged[warp];
@@ -66,16 +64,17 @@ struct Fp16x3Epilogue {
     Sink const sink = params.sink.at_split(tile.split);
     CUTLASS_OPS_UNROLL
     for (int half = 0; half < 2; ++half) {
-      int const first = tile.tile_m * Tile::kM + warp * 16 + half * kRows;
+      int const first = tile.tile_m * Tile::kM + warp * 16 + half * Tile::kHalfRows;
+      int const own = first + lane / 4 * Tile::kLaneRows;
       __syncwarp();  // the rows before these have been read
-      stage(params, accumulators, half, min(first + lane / 4, params.rows - 1),
+      stage(params, accumulators, half, x_scales.of(half, min(own, params.rows - 1)),
             tile.tile_n * Tile::kN + lane % 4 * 2, staged + lane / 4 * kPitch + lane % 4 * 2);
       __syncwarp();
       CUTLASS_OPS_UNROLL_BY(1)
-      for (int row = 0; row < kRows && first + row < params.rows; ++row) {
-        StagedRow const source{staged + row * kPitch, tile.tile_n * Tile::kN};
+      for (int i = 0; i < kRows && first + i * Tile::kLaneRows < params.rows; ++i) {
+        StagedRow const source{staged + i * kPitch, tile.tile_n * Tile::kN};
         epilogue::visit_row<epilogue::fragment_width<Chain>()>(
-            params.chain, sink, source, first + row, begin, end, tile.tile_n, lane);
+            params.chain, sink, source, first + i * Tile::kLaneRows, begin, end, tile.tile_n, lane);
       }
     }
   }
@@ -85,8 +84,7 @@ struct Fp16x3Epilogue {
   /// of columns beyond the last is not looked at.
   template <class Accumulators>
   CUTLASS_OPS_DEVICE static void stage(Params const& params, Accumulators const& accumulators,
-                                       int half, int row, int column, float* destination) {
-    Fp16Scale const x = params.x_scales[row];
+                                       int half, Fp16Scale x, int column, float* destination) {
     int const last = (params.columns - 1) / 2 * 2;
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < Tile::kN / 8; ++i) {
