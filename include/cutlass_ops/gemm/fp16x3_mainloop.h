@@ -13,9 +13,9 @@
 #include "cutlass/pipeline/pipeline.hpp"
 
 #include "cutlass_ops/epilogue/fragment.h"
-#include "cutlass_ops/gemm/fp16_halves_tile.h"
 #include "cutlass_ops/gemm/fp16_pairs.h"
 #include "cutlass_ops/gemm/multiply_steps.h"
+#include "cutlass_ops/gemm/operand_tile.h"
 #include "cutlass_ops/gemm/problem.h"
 #include "cutlass_ops/status.h"
 
