@@ -1,7 +1,8 @@
 // Adapter of the "fp16x3" mainloops: takes a description's chain and sink over its accumulators.
 //
 // A lane has two neighbouring columns of every eight, of two rows. Each warp stages eight of its
-// rows at a time in shared memory that no other warp touches, and then takes them one by one.
+// rows at a time in shared memory that no other warp touches, and then takes them one by one, or,
+// where they are short, together.
 #pragma once
 
 #include "cutlass_ops/epilogue/row_visitor.h"
@@ -70,11 +71,23 @@ struct Fp16x3Epilogue {
       stage(params, accumulators, half, x_scales.of(half, min(own, params.rows - 1)),
             tile.tile_n * Tile::kN + lane % 4 * 2, staged + lane / 4 * kPitch + lane % 4 * 2);
       __syncwarp();
-      CUTLASS_OPS_UNROLL_BY(1)
-      for (int i = 0; i < kRows && first + i * Tile::kLaneRows < params.rows; ++i) {
+      auto const visit = [&](int i) {
         StagedRow const source{staged + i * kPitch, tile.tile_n * Tile::kN};
-        epilogue::visit_row<epilogue::fragment_width<Chain>()>(
-            params.chain, sink, source, first + i * Tile::kLaneRows, begin, end, tile.tile_n, lane);
+        epilogue::visit_row<epilogue::fragment_width<Chain>(), Tile::kRowLanes>(
+            params.chain, sink, source, first + i * Tile::kLaneRows, begin, end, tile.tile_n,
+            lane % Tile::kRowLanes);
+      };
+      if constexpr (Tile::kRowLanes == 32) {
+        CUTLASS_OPS_UNROLL_BY(1)
+        for (int i = 0; i < kRows && first + i * Tile::kLaneRows < params.rows; ++i) {
+          visit(i);
+        }
+      } else {
+        static_assert(kRows * Tile::kRowLanes == 32, "all rows at once");
+        // Lanes beyond the last row repeat it, for they must take part.
+        if (first < params.rows) {
+          visit(min(lane / Tile::kRowLanes, (params.rows - 1 - first) / Tile::kLaneRows));
+        }
       }
     }
   }

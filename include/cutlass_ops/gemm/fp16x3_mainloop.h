@@ -36,8 +36,9 @@ struct Fp16x3Tile {
   static constexpr int kCtasPerSm = 1;
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
-  static constexpr int kLaneRows = 1;  ///< from four lanes of a warp to the next four
-  static constexpr int kHalfRows = 8;  ///< from a lane's first row to its second
+  static constexpr int kLaneRows = 1;   ///< from four lanes of a warp to the next four
+  static constexpr int kHalfRows = 8;   ///< from a lane's first row to its second
+  static constexpr int kRowLanes = 32;  ///< that take a row through the epilogue
   static_assert(kM == 128, "64 rows to a warpgroup");
   static_assert(kK % kPromotion == 0 && kPromotion % 16 == 0, "whole steps of the tensor cores");
 };

@@ -44,6 +44,7 @@ struct Fp16x3NarrowTile {
   static constexpr int kThreads = kConsumers + kGroupThreads;
   static constexpr int kLaneRows = 2;  ///< from four lanes of a warp to the next four
   static constexpr int kHalfRows = 1;  ///< from a lane's first row to its second
+  static constexpr int kRowLanes = 4;  ///< that take a row through the epilogue: few columns
   static constexpr int kProducerRegisters = 24;
 
   /// What the producer leaves of the registers that a CTA has at launch, for each consumer.
