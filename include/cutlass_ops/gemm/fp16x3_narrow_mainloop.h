@@ -47,16 +47,18 @@ struct Fp16x3NarrowTile {
   static constexpr int kRowLanes = 4;  ///< that take a row through the epilogue: few columns
   static constexpr int kProducerRegisters = 24;
 
+  static constexpr int kLaunchRegisters = 65536 / (kThreads * kCtasPerSm) / 8 * 8;
+
   /// What the producer leaves of the registers that a CTA has at launch, for each consumer.
   static constexpr int consumer_registers() {
-    int const at_launch = 65536 / (kThreads * kCtasPerSm) / 8 * 8;
-    int const left = (at_launch * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8;
+    int const left = (kLaunchRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8;
     return left < 240 ? left : 240;
   }
   static constexpr int kConsumerRegisters = consumer_registers();
 
   static_assert(kM % 64 == 0 && kM <= 256, "64 rows to a warpgroup, a box of TMA");
   static_assert(kK % 32 == 0, "boxes of 32 floats");
+  static_assert(kLaunchRegisters <= kConsumerRegisters, "the consumers take, they do not give");
 };
 
 /// x as it was given.
