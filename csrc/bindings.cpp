@@ -43,12 +43,11 @@ struct Choice {
 /// `packed`: the halves of the weight need no room.
 Plan plan_of(Choice choice, EpilogueShape const& shape, gemm::Problem const& problem, bool packed) {
   int const kernel = kernel_of(choice.kernel);
-  // Two kernels ask for the GPU.
-  bool const asks = kernel == kStreamK128x128 || kernel == kFp16x3;
+  bool const asks = kernel == kStreamK128x128 || takes_halves(kernel);
   Gpu const gpu{asks ? multiprocessors() : 1, 0};
   std::optional<Plan> const plan =
-      make_plan(request_of(shape, problem.m, problem.n, problem.k, gpu, 1, true, packed), kernel,
-                extent(choice.splits));
+      make_plan(request_of(shape, problem.m, problem.n, problem.k, gpu, 1, true, packed, true),
+                kernel, extent(choice.splits));
   STD_TORCH_CHECK(plan.has_value(), "this plan cannot run ", problem.m, " x ", problem.n, " x ",
                   problem.k);
   return *plan;
@@ -235,10 +234,11 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   call.arguments = arguments_of(means_bias, unpooled);
   call.workspace = means + parts.workspace;
 
-  if (call.plan.kernel == kFp16x3) {
+  if (takes_halves(call.plan.kernel)) {
     check(make_pairs(call, {problem.weight, problem.weight_stride, window, call.problem.n,
                             problem.k, means, whole.call.arguments.bias, means_bias}));
-    whole.call.x_pairs = call.x_pairs;
+    whole.call.plan = call.plan;
+    whole.call.x_scales = call.x_scales;
     whole.call.weight_pairs = call.weight_pairs;
     whole.call.column_flags = call.column_flags;
   } else {

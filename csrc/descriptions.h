@@ -48,10 +48,10 @@ inline int kernel_of(std::int64_t index) {
 
 inline PlanRequest request_of(EpilogueShape const& shape, std::int64_t m, std::int64_t n,
                               std::int64_t k, Gpu gpu, std::int64_t folded, bool fp16x3,
-                              bool packed) {
+                              bool packed, bool x_aligned) {
   STD_TORCH_CHECK(folded >= 1, "folded must be positive, got ", folded);
   return {extent(m), extent(n),      extent(k), shape.window, shape.reduces, shape.fragment_width,
-          gpu,       extent(folded), fp16x3,    packed};
+          gpu,       extent(folded), fp16x3,    packed,       x_aligned};
 }
 
 }  // namespace cutlass_ops

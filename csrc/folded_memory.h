@@ -16,7 +16,7 @@ struct FoldedMemory {
   std::int64_t bias, workspace, elements;  ///< where they begin, each 16-byte aligned; and the end
 
   FoldedMemory(std::int64_t windows, int k, int kernel, std::int64_t workspace_elements)
-      : bias(kernel == kFp16x3 ? PairMemory(windows, k).elements : ceil_div(windows * k, 4) * 4),
+      : bias(takes_halves(kernel) ? PairMemory(windows, k).elements : ceil_div(windows * k, 4) * 4),
         workspace(whole_lines(bias + windows)),
         elements(workspace + workspace_elements) {}
 };

@@ -4,6 +4,8 @@
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/chain.h"
+#include "cutlass_ops/gemm/fp16x3_mainloop.h"
+#include "cutlass_ops/gemm/fp16x3_narrow_mainloop.h"
 #include "cutlass_ops/gemm/fp16x3_runner.h"
 #include "cutlass_ops/gemm/portable_mainloop.h"
 #include "cutlass_ops/gemm/runner.h"
@@ -95,10 +97,23 @@ Status run_stream(LinearCall const& call, Chain const& chain, Sink const& sink, 
 template <class Chain, class Sink>
 Status run_fp16x3(LinearCall const& call, Chain const& chain, Sink const& sink) {
   using Tile = gemm::Fp16x3Tile<128, 128, 64, 3, 64>;
+  using Gemm = gemm::Fp16x3Gemm<gemm::Fp16x3Mainloop<Tile>, Chain, Sink>;
   check_table<kFp16x3, Tile>();
-  return gemm::Fp16x3Runner<gemm::Fp16x3Gemm<Tile, Chain, Sink>>::run(
-      call.x_pairs, call.weight_pairs, chain, sink, call.plan.splits, call.plan.ctas,
-      call.column_flags, call.stream);
+  return gemm::Fp16x3Runner<Gemm>::run(call.x_pairs, call.weight_pairs, chain, sink,
+                                       call.plan.splits, call.plan.ctas, call.column_flags,
+                                       call.stream);
+}
+
+/// The same for few columns: x as it was given.
+template <class Chain, class Sink>
+Status run_fp16x3_narrow(LinearCall const& call, Chain const& chain, Sink const& sink) {
+  using Tile = gemm::Fp16x3NarrowTile<64, 64, 64, 3, 2>;
+  using Gemm = gemm::Fp16x3Gemm<gemm::Fp16x3NarrowMainloop<Tile>, Chain, Sink>;
+  check_table<kFp16x3Narrow, Tile>();
+  gemm::Problem const& problem = call.problem;
+  gemm::FloatRows const x{problem.x, problem.x_stride, problem.m, problem.k, call.x_scales};
+  return gemm::Fp16x3Runner<Gemm>::run(x, call.weight_pairs, chain, sink, call.plan.splits,
+                                       call.plan.ctas, call.column_flags, call.stream);
 }
 
 /// Runs one kernel of the SIMT families.
@@ -131,6 +146,8 @@ Status run_kernel(LinearCall const& call, Chain const& chain, Sink const& sink, 
       return run_stream(call, chain, sink, slots);
     case kFp16x3:
       return run_fp16x3(call, chain, sink);
+    case kFp16x3Narrow:
+      return run_fp16x3_narrow(call, chain, sink);
     default:
       return run_simt(call.plan.kernel, call.problem, chain, sink, call.plan.splits, call.stream);
   }
@@ -198,7 +215,7 @@ struct Launchers {
                                                         call.out,     missing(call), rows_per_cta};
       return launch_dependent<kernel::refine_nonfinite<Chain, typename Sink::Monoid>>(
           "refine_nonfinite", ctas, kThreads, 0, call.stream, params);
-    } else if (call.x_pairs.halves != nullptr) {
+    } else if (call.weight_pairs.halves != nullptr) {
       kernel::RepairRowsParams<Chain, Sink> const params{
           call.problem,   steps,          Sink::make(call.out, output_columns, 1),
           steps.window(), output_columns, missing(call),
@@ -212,8 +229,13 @@ struct Launchers {
 
  private:
   static kernel::MissingHalves missing(LinearCall const& call) {
-    return {call.x_pairs, call.weight_pairs, call.column_flags,
-            int(ceil_div(call.weight_pairs.rows, kKernels[kFp16x3].tile_n))};
+    int const shares = call.plan.kernel == kFp16x3Narrow ? call.plan.splits : 1;
+    return {call.x_scales,
+            call.problem.m,
+            shares,
+            call.weight_pairs,
+            call.column_flags,
+            int(ceil_div(call.weight_pairs.rows, kKernels[call.plan.kernel].tile_n))};
   }
 
   /// Output columns of a matrix that a thread evaluates at a time. Windows of one column, over a

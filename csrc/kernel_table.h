@@ -3,7 +3,7 @@
 
 namespace cutlass_ops {
 
-enum class KernelFamily { kSkinny, kSimt, kTransposing, kStreamK, kFp16x3 };
+enum class KernelFamily { kSkinny, kSimt, kTransposing, kStreamK, kFp16x3, kFp16x3Narrow };
 
 struct KernelInfo {
   char const* name;
@@ -27,6 +27,7 @@ enum KernelIndex {
   kSliced128x128,
   kStreamK128x128,
   kFp16x3,
+  kFp16x3Narrow,
   kKernelCount
 };
 
@@ -40,7 +41,14 @@ inline constexpr KernelInfo kKernels[kKernelCount] = {
     {"simt_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 8, 2, 55.8, 6000.0},
     {"sliced_k_128x128x32", KernelFamily::kTransposing, 128, 128, 32, 16, 1, 55.8, 8000.0},
     {"stream_k_128x128x32", KernelFamily::kStreamK, 128, 128, 32, 16, 1, 55.8, 6000.0},
-    {"fp16x3_128x128x64", KernelFamily::kFp16x3, 128, 128, 64, 12, 1, 255.0, 3000.0},
+    {"fp16x3_128x128x64", KernelFamily::kFp16x3, 128, 128, 64, 12, 1, 262.0, 2000.0},
+    {"fp16x3_64x64x64", KernelFamily::kFp16x3Narrow, 64, 64, 64, 8, 2, 132.0, 1500.0},
 };
+
+/// Whether a kernel runs on the tensor cores, where W comes as halves.
+constexpr bool takes_halves(KernelInfo const& kernel) {
+  return kernel.family == KernelFamily::kFp16x3 || kernel.family == KernelFamily::kFp16x3Narrow;
+}
+constexpr bool takes_halves(int kernel) { return takes_halves(kKernels[kernel]); }
 
 }  // namespace cutlass_ops

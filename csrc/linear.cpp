@@ -6,29 +6,40 @@
 namespace cutlass_ops {
 
 Status make_pairs(LinearCall& call, SplitTask weight) {
-  if (call.plan.kernel != kFp16x3) {
+  int const kernel = call.plan.kernel;
+  if (!takes_halves(kernel)) {
     return {};
   }
+  bool const splits_x = kernel == kFp16x3;
   gemm::Problem const& problem = call.problem;
   float* const flags = call.workspace + call.plan.workspace - call.plan.pairs_elements;
-  float* const memory = flags + column_flag_words(problem.n, kKernels[kFp16x3].tile_n);
+  float* const memory = flags + column_flag_words(problem.n, kKernels[kernel].tile_n);
   call.column_flags = reinterpret_cast<int*>(flags);
-  call.x_pairs = pairs_in(memory, problem.m, problem.k);
+  call.x_scales = reinterpret_cast<gemm::Fp16Scale*>(memory);
+  if (splits_x) {
+    call.x_pairs = pairs_in(memory, problem.m, problem.k);
+    call.x_scales = scales_in(memory, problem.m, problem.k);
+  }
   if (call.weight_pairs.halves == nullptr) {
     if (weight.memory == nullptr) {
-      float* const behind = memory + PairMemory(problem.m, problem.k).elements;
+      float* const behind = memory + x_elements(kernel, call.plan.splits, problem.m, problem.k);
       weight = {problem.weight, problem.weight_stride, 1, problem.n, problem.k, behind, nullptr,
                 nullptr};
     }
     call.weight_pairs = pairs_in(weight.memory, problem.n, problem.k);
   }
-  SplitTask const x{problem.x, problem.x_stride, 1, problem.m, problem.k, memory, nullptr, nullptr};
-  return weight.memory == nullptr ? run_split_x(x, call.weight_pairs, call.stream)
-                                  : run_split_weight(weight, x, call.stream);
+  SplitTask x{};
+  if (splits_x) {
+    x = {problem.x, problem.x_stride, 1, problem.m, problem.k, memory, nullptr, nullptr};
+  }
+  if (weight.memory != nullptr) {
+    return run_split_weight(weight, x, call.stream);
+  }
+  return splits_x ? run_split_x(x, call.weight_pairs, call.stream) : Status{};
 }
 
 Status repair_linear(Epilogue const& epilogue, LinearCall const& call) {
-  return call.plan.kernel == kFp16x3 ? epilogue.refine(call) : Status{};
+  return takes_halves(call.plan.kernel) ? epilogue.refine(call) : Status{};
 }
 
 Status run_linear(Epilogue const& epilogue, LinearCall const& call) {

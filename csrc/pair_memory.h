@@ -6,6 +6,7 @@
 
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/gemm/fp16_pairs.h"
+#include "kernel_table.h"
 
 namespace cutlass_ops {
 
@@ -30,6 +31,17 @@ struct PairMemory {
 /// Words in front of the halves: a flag for every column tile.
 inline std::int64_t column_flag_words(int n, int tile_n) {
   return whole_lines(ceil_div(n, tile_n));
+}
+
+/// What a kernel that takes halves has of x: its halves, or, where it splits x itself, the scales
+/// of its rows in each share of k.
+inline std::int64_t x_elements(int kernel, int splits, int rows, int columns) {
+  return kernel == kFp16x3 ? PairMemory(rows, columns).elements
+                           : whole_lines(std::int64_t{2} * splits * rows);
+}
+
+inline gemm::Fp16Scale* scales_in(float* memory, int rows, int columns) {
+  return reinterpret_cast<gemm::Fp16Scale*>(memory + PairMemory(rows, columns).scales);
 }
 
 /// The pairs of a [rows, columns] matrix in memory that is 16-byte aligned.

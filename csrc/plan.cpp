@@ -21,7 +21,8 @@ constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
 constexpr double kLaunchNs = 2000.0;        // a dependent launch
 constexpr double kPartialWaveNs = 4000.0;   // of a wave that stores its accumulators as they are
 constexpr double kCollectNs = 3000.0;       // a piece, by the CTA that completes its tile
-constexpr double kStreamNs = 8000.0;        // flags cleared, pieces published and added up
+constexpr double kAloneNs = 640.0;    // a tile of k of fp16x3's narrow kernel, one CTA on an SM
+constexpr double kStreamNs = 8000.0;  // flags cleared, pieces published and added up
 
 constexpr int kMostSplits = 32;
 
@@ -84,8 +85,13 @@ double stream_ns(KernelInfo const& kernel, PlanRequest const& request) {
          kStreamNs + double(shares - 1) * kCollectNs;
 }
 
-/// CTAs take whole tiles, or splits of them, one after the other; the operands are split into
-/// halves before.
+/// Splitting so many elements into halves before.
+double halves_ns(PlanRequest const& request, double elements) {
+  return 8.0 * elements / kBytesPerNs * kReferenceSms / request.gpu.sm_count;
+}
+
+/// CTAs take whole tiles, or splits of them, one after the other, or wait for the halves of W; the
+/// operands are split into halves before.
 double fp16x3_ns(KernelInfo const& kernel, PlanRequest const& request, int splits) {
   double const item_ns = 2.0 * kernel.tile_m * kernel.tile_n *
                          double(ceil_div(ceil_div(request.k, kernel.tile_k), splits)) *
@@ -93,8 +99,25 @@ double fp16x3_ns(KernelInfo const& kernel, PlanRequest const& request, int split
   std::int64_t const items = tiles_of(kernel, request) * splits;
   double const rounds = double(ceil_div(items, resident_ctas(kernel, request)));
   double const elements = double(request.k) * (request.m + (request.packed ? 0.0 : request.n));
-  double const halves_ns = 8.0 * elements / kBytesPerNs * kReferenceSms / request.gpu.sm_count;
-  return rounds * (item_ns + kernel.wave_ns) + halves_ns + (request.packed ? 2.0 : 3.0) * kLaunchNs;
+  double const weight_ns = 4.0 * request.n * double(request.k) / kBytesPerNs;
+  return std::max(rounds * item_ns, weight_ns) + rounds * kernel.wave_ns +
+         halves_ns(request, elements) + (request.packed ? 2.0 : 3.0) * kLaunchNs;
+}
+
+/// Two CTAs on an SM wait for memory together, one waits for its own loads.
+double fp16x3_narrow_ns(KernelInfo const& kernel, PlanRequest const& request, int splits) {
+  double const tile_flops = 2.0 * kernel.tile_m * kernel.tile_n * kernel.tile_k;
+  double const tile_ns = kernel.ctas_per_sm * tile_flops / (kernel.tflops * 1e3 / kReferenceSms);
+  double const tiles_of_k = double(ceil_div(ceil_div(request.k, kernel.tile_k), splits));
+  std::int64_t const items = tiles_of(kernel, request) * splits;
+  std::int64_t const places = resident_ctas(kernel, request);
+  double const full = tiles_of_k * tile_ns + kernel.wave_ns;
+  double ns = double(items / places) * full;
+  if (std::int64_t const rest = items % places; rest > 0) {
+    ns += rest > request.gpu.sm_count ? full : tiles_of_k * kAloneNs + kernel.wave_ns;
+  }
+  double const split = request.packed ? 0.0 : double(request.k) * request.n;
+  return ns + halves_ns(request, split) + (request.packed ? 1.5 : 3.0) * kLaunchNs;
 }
 
 /// The skinny kernel reads W once per row group, or is bound by its arithmetic.
@@ -137,8 +160,7 @@ int splits_for_accuracy(PlanRequest const& request) {
 /// in its own way, and the errors of fp16x3 do not grow with k.
 int least_splits(KernelInfo const& kernel, PlanRequest const& request) {
   bool const fixed = kernel.family == KernelFamily::kSkinny ||
-                     kernel.family == KernelFamily::kStreamK ||
-                     kernel.family == KernelFamily::kFp16x3;
+                     kernel.family == KernelFamily::kStreamK || takes_halves(kernel);
   return fixed ? 1 : splits_for_accuracy(request);
 }
 
@@ -155,7 +177,10 @@ bool accurate(KernelInfo const& kernel, PlanRequest const& request) {
 /// The transposing mainloop moves tiles that reach over an edge back inside; there is no tensor map
 /// of a matrix without elements.
 bool takes(KernelInfo const& kernel, PlanRequest const& request) {
-  if (kernel.family == KernelFamily::kFp16x3) {
+  if (kernel.family == KernelFamily::kFp16x3Narrow && !request.x_aligned) {
+    return false;
+  }
+  if (takes_halves(kernel)) {
     // A tensor map has strides of less than 2^40 bytes.
     constexpr std::int64_t kMostElements = (std::int64_t{1} << 39) - 1;
     std::int64_t const rows = std::max(request.m, request.n);
@@ -173,7 +198,7 @@ bool takes(KernelInfo const& kernel, PlanRequest const& request) {
 // centre GPUs have too; it was measured on an H200 alone.
 // Warpgroup products are of compute capability 9.0 alone.
 bool runs_on(int kernel, Gpu gpu) {
-  if (kKernels[kernel].family == KernelFamily::kFp16x3) {
+  if (takes_halves(kernel)) {
     return gpu.capability == 90;
   }
   return !own_mainloop(kKernels[kernel]) || (gpu.capability >= 90 && gpu.capability < 110);
@@ -194,12 +219,14 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
   plan.kernel = kernel;
   plan.splits = splits;
   bool const stream = info.family == KernelFamily::kStreamK;
-  bool const fp16x3 = info.family == KernelFamily::kFp16x3;
+  bool const narrow = info.family == KernelFamily::kFp16x3Narrow;
+  bool const fp16x3 = takes_halves(kernel);
   plan.direct = simt && splits == 1 && info.tile_n % request.window == 0;
   if (stream && !plan.direct) {
     return std::nullopt;
   }
   double ns = stream   ? stream_ns(info, request)
+              : narrow ? fp16x3_narrow_ns(info, request, splits)
               : fp16x3 ? fp16x3_ns(info, request, splits)
               : simt   ? gemm_ns(info, request, plan)
                        : skinny_ns(request, splits);
@@ -220,7 +247,7 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
   if (fp16x3) {
     plan.ctas = request.gpu.sm_count * info.ctas_per_sm;
     plan.pairs_elements = column_flag_words(request.n, info.tile_n) +
-                          PairMemory(request.m, request.k).elements +
+                          x_elements(kernel, splits, request.m, request.k) +
                           (request.packed ? 0 : PairMemory(request.n, request.k).elements);
     plan.workspace = whole_lines(plan.workspace) + plan.pairs_elements;
   }
@@ -237,7 +264,7 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
     KernelInfo const& info = kKernels[kernel];
     if (!runs_on(kernel, request.gpu) || !takes(info, request) || !accurate(info, request) ||
-        (info.family == KernelFamily::kFp16x3 && !request.fp16x3)) {
+        (takes_halves(info) && !request.fp16x3)) {
       continue;
     }
     int const least = least_splits(info, request);
@@ -264,16 +291,16 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   return best;
 }
 
-bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu, bool fp16x3) {
+bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu, bool fp16x3, bool x_aligned) {
   if (kernel_size == 1) {
     return false;
   }
   int const windows = n / kernel_size;
   std::optional<Plan> const pooled =
-      choose_plan({m, n, k, kernel_size, true, 1, gpu, 1, fp16x3, false});
+      choose_plan({m, n, k, kernel_size, true, 1, gpu, 1, fp16x3, false, x_aligned});
   // Folding leaves the means in the form that the kernel wants.
   std::optional<Plan> const folded =
-      choose_plan({m, windows, k, 1, true, 1, gpu, kernel_size, fp16x3, true});
+      choose_plan({m, windows, k, 1, true, 1, gpu, kernel_size, fp16x3, true, x_aligned});
   if (!pooled || !folded) {
     return !pooled;
   }

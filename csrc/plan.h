@@ -33,9 +33,10 @@ struct PlanRequest {
   bool reduces;        ///< the output is one number per row
   int fragment_width;  ///< output columns that a thread evaluates at a time
   Gpu gpu;
-  int folded;   ///< each row of the weight is the mean of so many rows of the layer's
-  bool fp16x3;  ///< the tensor cores may be used
-  bool packed;  ///< the halves of the weight are there
+  int folded;      ///< each row of the weight is the mean of so many rows of the layer's
+  bool fp16x3;     ///< the tensor cores may be used
+  bool packed;     ///< the halves of the weight are there
+  bool x_aligned;  ///< TMA can read rows of x: they are 16-byte aligned, and do not overlap
 };
 
 /// The plan that is estimated to be the fastest; none where no kernel can run.
@@ -50,7 +51,7 @@ std::optional<Plan> make_plan(PlanRequest const& request, int kernel, int splits
 
 /// Whether folding W for windows of `kernel_size` and a GEMM on the result beats the pooled
 /// epilogue on all of W.
-bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu, bool fp16x3);
+bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu, bool fp16x3, bool x_aligned);
 
 /// One line for people.
 std::string describe(Plan const& plan);

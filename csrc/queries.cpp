@@ -30,9 +30,10 @@ Gpu gpu_of(std::vector<std::int64_t> const& gpu) {
 
 std::vector<std::int64_t> plan(std::string name, std::vector<double> params, std::int64_t m,
                                std::int64_t n, std::int64_t k, std::vector<std::int64_t> gpu,
-                               std::int64_t folded, bool fp16x3, bool packed) {
+                               std::int64_t folded, bool fp16x3, bool packed, bool x_aligned) {
   EpilogueShape const shape = shape_of(epilogue_of(name), params, extent(n));
-  PlanRequest const request = request_of(shape, m, n, k, gpu_of(gpu), folded, fp16x3, packed);
+  PlanRequest const request =
+      request_of(shape, m, n, k, gpu_of(gpu), folded, fp16x3, packed, x_aligned);
   std::optional<Plan> const best = choose_plan(request);
   STD_TORCH_CHECK(best.has_value(), "no kernel can run ", m, " x ", n, " x ", k,
                   ": a launch takes at most 2^31 - 1 tiles");
@@ -43,7 +44,7 @@ std::vector<std::int64_t> plan_for(std::string name, std::vector<double> params,
                                    std::int64_t n, std::int64_t k, std::vector<std::int64_t> gpu,
                                    std::string kernel, std::int64_t splits, bool packed) {
   EpilogueShape const shape = shape_of(epilogue_of(name), params, extent(n));
-  PlanRequest const request = request_of(shape, m, n, k, gpu_of(gpu), 1, true, packed);
+  PlanRequest const request = request_of(shape, m, n, k, gpu_of(gpu), 1, true, packed, true);
   for (int index = 0; index < kKernelCount; ++index) {
     if (kernel == kKernels[index].name) {
       STD_TORCH_CHECK(runs_on(index, request.gpu), kernel, " cannot run on this GPU");
@@ -78,9 +79,10 @@ std::int64_t fp16_pairs_elements(std::int64_t rows, std::int64_t k) {
 }
 
 bool choose_folding_for(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t kernel_size,
-                        std::vector<std::int64_t> gpu, bool fp16x3) {
+                        std::vector<std::int64_t> gpu, bool fp16x3, bool x_aligned) {
   STD_TORCH_CHECK(kernel_size >= 1, "kernel_size must be positive, got ", kernel_size);
-  return choose_folding(extent(m), extent(n), extent(k), extent(kernel_size), gpu_of(gpu), fp16x3);
+  return choose_folding(extent(m), extent(n), extent(k), extent(kernel_size), gpu_of(gpu), fp16x3,
+                        x_aligned);
 }
 
 template <class Items, class Name>

@@ -31,9 +31,11 @@ struct LinearCall {
   float* workspace;
   float* out;
   cudaStream_t stream;
-  /// For the fp16x3 kernel. Those of the weight may be there before the call.
+  /// For the kernels that take halves. Those of the weight may be there before the call; there are
+  /// none of x where the kernel splits it itself, and leaves scales for every share of k.
   gemm::Fp16Pairs x_pairs;
   gemm::Fp16Pairs weight_pairs;
+  gemm::Fp16Scale* x_scales;
   int* column_flags;  ///< of each column tile: whether it has rows of the weight without halves
 };
 

@@ -12,7 +12,6 @@ namespace {
 kernel::SplitRowsParams params_of(SplitTask const& task, gemm::Fp16Pairs const& weight,
                                   bool divides) {
   float* const memory = task.memory;
-  PairMemory const parts(task.rows, task.columns);
   return {task.source,
           task.stride,
           task.rows,
@@ -21,7 +20,7 @@ kernel::SplitRowsParams params_of(SplitTask const& task, gemm::Fp16Pairs const& 
           task.kernel_size,
           task.stride % 4 == 0 && epilogue::is_aligned(task.source),
           reinterpret_cast<__half*>(memory),
-          reinterpret_cast<gemm::Fp16Scale*>(memory + parts.scales),
+          scales_in(memory, task.rows, task.columns),
           task.bias,
           task.bias_out,
           weight.factors,

@@ -45,9 +45,10 @@ struct RowReduce {
   }
 
 #if defined(__CUDACC__)
-  /// Called by all lanes of the warp that visited the slot.
+  /// Called by all lanes of the warp, kLanes of which visited the slot.
+  template <int kLanes>
   CUTLASS_OPS_DEVICE void finish(State const& state, int row, int slot, int lane) const {
-    float const value = warp_reduce<Monoid>(state.value);
+    float const value = warp_reduce<Monoid, kLanes>(state.value);
     if (lane == 0) {
       partials[static_cast<std::int64_t>(row - first_row) * slots + slot] = value;
     }

@@ -41,6 +41,7 @@ struct Store {
   }
 
 #if defined(__CUDACC__)
+  template <int kLanes>
   CUTLASS_OPS_DEVICE void finish(State const&, int, int, int) const {}
 #endif
 };

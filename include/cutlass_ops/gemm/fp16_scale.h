@@ -44,5 +44,10 @@ struct Fp16Scale {
   CUTLASS_OPS_HOST_DEVICE Fp16Scale inverse() const { return {1.0f / first, 1.0f / second}; }
 };
 
+/// Those of the two rows of x that a lane has accumulators of.
+struct RowScales {
+  Fp16Scale of[2];
+};
+
 }  // namespace gemm
 }  // namespace cutlass_ops

@@ -1,21 +1,21 @@
-// Kernel of "fp16x3": warp-specialised, persistent. One warp feeds the shared memory, two
-// warpgroups multiply and run the epilogue.
+// Kernels of "fp16x3": warp-specialised, persistent. One warp feeds the shared memory, warpgroups
+// of 64 rows multiply and run the epilogue.
 #pragma once
 
 #include "cutlass/arch/reg_reconfig.h"
 
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/gemm/fp16x3_epilogue.h"
-#include "cutlass_ops/gemm/fp16x3_mainloop.h"
 #include "cutlass_ops/gemm/problem.h"
 
 namespace cutlass_ops {
 namespace gemm {
 
-template <class Tile_, class Chain, class Sink>
+/// Mainloop: Fp16x3Mainloop or Fp16x3NarrowMainloop.
+template <class Mainloop_, class Chain, class Sink>
 struct Fp16x3Gemm {
-  using Tile = Tile_;
-  using Mainloop = Fp16x3Mainloop<Tile>;
+  using Mainloop = Mainloop_;
+  using Tile = typename Mainloop::Tile;
   using Epilogue = Fp16x3Epilogue<Tile, Chain, Sink>;
   using Pipeline = typename Mainloop::Pipeline;
   using PipelineState = typename Mainloop::PipelineState;
@@ -43,17 +43,18 @@ struct Fp16x3Gemm {
         group == 0 ? Pipeline::ThreadCategory::Producer : Pipeline::ThreadCategory::Consumer;
     pipeline_params.is_leader = threadIdx.x == 0;
     pipeline_params.num_consumers = Tile::kConsumers;
-    Pipeline pipeline(storage.pipeline, pipeline_params, typename Mainloop::ClusterShape{});
+    Pipeline pipeline(storage.pipeline, pipeline_params,
+                      cute::Shape<cute::_1, cute::_1, cute::_1>{});
     __syncthreads();
     if (group == 0) {
-      cutlass::arch::warpgroup_reg_dealloc<24>();
+      cutlass::arch::warpgroup_reg_dealloc<Tile::kProducerRegisters>();
       if (threadIdx.x == 0) {
         produce(params, storage, pipeline);
       } else if (threadIdx.x / 32 == 1) {
         flag_columns(params);
       }
     } else {
-      cutlass::arch::warpgroup_reg_alloc<240>();
+      cutlass::arch::warpgroup_reg_alloc<Tile::kConsumerRegisters>();
       consume(params, storage, pipeline);
     }
   }
@@ -77,8 +78,14 @@ struct Fp16x3Gemm {
     wait_for_predecessor();
     PipelineState state = cutlass::make_producer_start_state<Pipeline>();
     visit_items(params, [&](TileCoordinate const& tile, int begin, int end) {
-      Mainloop::load(params.mainloop, pipeline, state, tile.tile_m, tile.tile_n, begin, end,
-                     storage.mainloop);
+      auto const fill =
+          Mainloop::source(params.mainloop, tile.tile_m, tile.tile_n, storage.mainloop);
+      CUTLASS_OPS_UNROLL_BY(1)
+      for (int k = begin; k < end; ++k) {
+        pipeline.producer_acquire(state);
+        fill(*pipeline.producer_get_barrier(state), k, state.index());
+        ++state;
+      }
     });
     pipeline.producer_tail(state);
   }
@@ -109,10 +116,11 @@ struct Fp16x3Gemm {
     PipelineState state;
     visit_items(params, [&](TileCoordinate const& tile, int begin, int end) {
       typename Mainloop::Accumulators accumulators;
-      typename Epilogue::Scales scales;
-      Mainloop::multiply(pipeline, state, end - begin, thread, storage.mainloop, accumulators,
-                         [&] { scales.load(params.epilogue, thread, tile); });
-      Epilogue::run(params.epilogue, storage.epilogue, accumulators, scales, thread, tile);
+      typename Epilogue::ColumnScales columns;
+      RowScales const rows = Mainloop::multiply(
+          params.mainloop, pipeline, state, tile, begin, end, thread, storage.mainloop,
+          accumulators, [&] { columns.load(params.epilogue, thread, tile); });
+      Epilogue::run(params.epilogue, storage.epilogue, accumulators, rows, columns, thread, tile);
     });
     Epilogue::finish();
   }
@@ -120,7 +128,7 @@ struct Fp16x3Gemm {
 
 /// Built without 90a it is empty, and must not be launched (has_hopper_code).
 template <class Gemm>
-__global__ void __launch_bounds__(Gemm::Tile::kThreads, 1) fp16x3_gemm(
+__global__ void __launch_bounds__(Gemm::Tile::kThreads, Gemm::Tile::kCtasPerSm) fp16x3_gemm(
     __grid_constant__ typename Gemm::Params const params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char fp16x3_shared[];

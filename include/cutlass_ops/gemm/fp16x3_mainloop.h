@@ -9,15 +9,15 @@
 
 #include "cute/tensor.hpp"
 
-#include "cute/arch/cluster_sm90.hpp"
-#include "cute/atom/copy_traits_sm90_tma.hpp"
 #include "cute/atom/mma_traits_sm90_gmma.hpp"
-#include "cutlass/gemm/collective/builders/sm90_common.inl"
-#include "cutlass/numeric_types.h"
 #include "cutlass/pipeline/pipeline.hpp"
 
 #include "cutlass_ops/epilogue/fragment.h"
 #include "cutlass_ops/gemm/fp16_pairs.h"
+#include "cutlass_ops/gemm/multiply_steps.h"
+#include "cutlass_ops/gemm/operand_tile.h"
+#include "cutlass_ops/gemm/problem.h"
+#include "cutlass_ops/status.h"
 
 namespace cutlass_ops {
 namespace gemm {
@@ -34,122 +34,88 @@ struct Fp16x3Tile {
   static constexpr int kConsumers = 2 * kGroupThreads;  ///< a warpgroup for 64 rows
   static constexpr int kThreads = kConsumers + kGroupThreads;
   static constexpr int kCtasPerSm = 1;
+  static constexpr int kProducerRegisters = 24;
+  static constexpr int kConsumerRegisters = 240;
+  static constexpr int kLaneRows = 1;   ///< from four lanes of a warp to the next four
+  static constexpr int kHalfRows = 8;   ///< from a lane's first row to its second
+  static constexpr int kRowLanes = 32;  ///< that take a row through the epilogue
   static_assert(kM == 128, "64 rows to a warpgroup");
   static_assert(kK % kPromotion == 0 && kPromotion % 16 == 0, "whole steps of the tensor cores");
 };
 
-template <class Tile>
+template <class Tile_>
 struct Fp16x3Mainloop {
-  using Element = cutlass::half_t;
+  using Tile = Tile_;
+  using Operand = Fp16Pairs;  ///< x
+  using TileX = Fp16HalvesTile<Tile::kM, Tile::kK, Tile::kStages>;
+  using TileW = Fp16HalvesTile<Tile::kN, Tile::kK, Tile::kStages>;
+  using Element = typename TileX::Element;
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
-  using ClusterShape = cute::Shape<cute::_1, cute::_1, cute::_1>;
   using TiledMma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<Element, Element, float, TileShape, cute::GMMA::Major::K,
                                  cute::GMMA::Major::K>(),
       cute::Layout<cute::Shape<cute::_2, cute::_1, cute::_1>>{}));
-  using Atom = decltype(cutlass::gemm::collective::detail::ss_smem_selector<
-                        cute::GMMA::Major::K, Element, cute::Int<Tile::kM>, cute::Int<Tile::kK>>());
-
-  /// Row, k, half, stage.
-  template <int kRows>
-  using SharedLayout = decltype(cute::tile_to_shape(
-      Atom{}, cute::make_shape(cute::Int<kRows>{}, cute::Int<Tile::kK>{}, cute::_2{},
-                               cute::Int<Tile::kStages>{})));
-  using LayoutX = SharedLayout<Tile::kM>;
-  using LayoutW = SharedLayout<Tile::kN>;
-  using Copy = cute::SM90_TMA_LOAD;
-  using Stride = cute::Stride<std::int64_t, cute::_1, std::int64_t>;
 
   using Pipeline = cutlass::PipelineTmaAsync<Tile::kStages>;
   using PipelineState = typename Pipeline::PipelineState;
   static constexpr int kSteps = Tile::kPromotion / 16;  ///< of the tensor cores to a promotion
-  static constexpr int kStageBytes = 2 * (Tile::kM + Tile::kN) * Tile::kK * int(sizeof(Element));
-
-  static auto matrix(Fp16Pairs const& pairs) {
-    return cute::make_tensor(
-        cute::make_gmem_ptr(reinterpret_cast<Element const*>(pairs.halves)),
-        cute::make_layout(cute::make_shape(pairs.rows, pairs.columns, 2),
-                          Stride{pairs.pitch, {}, std::int64_t{pairs.rows} * pairs.pitch}));
-  }
-
-  static auto copy_x(Fp16Pairs const& x) {
-    return cute::make_tma_copy_A_sm90(Copy{}, matrix(x), LayoutX{}(cute::_, cute::_, 0, 0),
-                                      TileShape{}, ClusterShape{});
-  }
-
-  static auto copy_w(Fp16Pairs const& w) {
-    return cute::make_tma_copy_B_sm90(Copy{}, matrix(w), LayoutW{}(cute::_, cute::_, 0, 0),
-                                      TileShape{}, ClusterShape{});
-  }
+  static constexpr int kStageBytes = TileX::kStageBytes + TileW::kStageBytes;
 
   struct Params {
-    decltype(copy_x(Fp16Pairs{})) x;
-    decltype(copy_w(Fp16Pairs{})) w;
-    int m, n, k;
+    typename TileX::Params x;
+    typename TileW::Params w;
+    Fp16Scale const* x_scales;
 
     static Params make(Fp16Pairs const& x, Fp16Pairs const& w) {
-      return {copy_x(x), copy_w(w), x.rows, w.rows, x.columns};
+      return {TileX::Params::make(x), TileW::Params::make(w), x.scales};
     }
   };
 
+  /// Halves are as TMA wants them.
+  static Status can_implement(Fp16Pairs const&) { return {}; }
+
   struct SharedStorage {
-    alignas(1024) Element x[cute::cosize_v<LayoutX>];
-    alignas(1024) Element w[cute::cosize_v<LayoutW>];
+    typename TileX::SharedStorage x;
+    typename TileW::SharedStorage w;
   };
 
   using Accumulators = decltype(cute::partition_fragment_C(
       TiledMma{}, cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>>{}));
 
   CUTLASS_OPS_DEVICE static void prefetch(Params const& params) {
-    cute::prefetch_tma_descriptor(params.x.get_tma_descriptor());
-    cute::prefetch_tma_descriptor(params.w.get_tma_descriptor());
+    cute::prefetch_tma_descriptor(params.x.copy.get_tma_descriptor());
+    cute::prefetch_tma_descriptor(params.w.copy.get_tma_descriptor());
   }
 
-  /// By one thread: the tiles of k in [begin, end) of tile_m and tile_n.
-  CUTLASS_OPS_DEVICE static void load(Params const& params, Pipeline& pipeline,
-                                      PipelineState& state, int tile_m, int tile_n, int begin,
-                                      int end, SharedStorage& storage) {
-    using namespace cute;
-    Tensor shared_x = make_tensor(make_smem_ptr(storage.x), LayoutX{});
-    Tensor shared_w = make_tensor(make_smem_ptr(storage.w), LayoutW{});
-    Tensor all_x = params.x.get_tma_tensor(make_shape(params.m, params.k, 2));
-    Tensor all_w = params.w.get_tma_tensor(make_shape(params.n, params.k, 2));
-    Tensor tiles_x = local_tile(all_x, TileShape{}, make_coord(_, _, _), Step<_1, X, _1>{});
-    Tensor tiles_w = local_tile(all_w, TileShape{}, make_coord(_, _, _), Step<X, _1, _1>{});
-    auto slice_x = params.x.get_slice(0);
-    auto slice_w = params.w.get_slice(0);
-    Tensor from_x = slice_x.partition_S(tiles_x(_, _, tile_m, _, _));  // copy, m, k, tile, half
-    Tensor from_w = slice_w.partition_S(tiles_w(_, _, tile_n, _, _));
-    Tensor to_x = slice_x.partition_D(shared_x);  // copy, m, k, half, stage
-    Tensor to_w = slice_w.partition_D(shared_w);
-    CUTLASS_OPS_UNROLL_BY(1)
-    for (int tile = begin; tile < end; ++tile) {
-      pipeline.producer_acquire(state);
-      auto* const barrier = pipeline.producer_get_barrier(state);
-      int const stage = state.index();
+  /// What fills, called by one thread with (barrier, tile of k, stage), a stage.
+  CUTLASS_OPS_DEVICE static auto source(Params const& params, int tile_m, int tile_n,
+                                        SharedStorage& storage) {
+    auto const bring_x = TileX::source(params.x, tile_m, storage.x);
+    auto const bring_w = TileW::source(params.w, tile_n, storage.w);
+    return [bring_x, bring_w](auto& barrier, int k, int stage) {
       CUTLASS_OPS_UNROLL
       for (int half = 0; half < 2; ++half) {
-        copy(params.x.with(*barrier), from_x(_, _, _, tile, half), to_x(_, _, _, half, stage));
-        copy(params.w.with(*barrier), from_w(_, _, _, tile, half), to_w(_, _, _, half, stage));
+        bring_x(barrier, k, half, stage);
+        bring_w(barrier, k, half, stage);
       }
-      ++state;
-    }
+    };
   }
 
-  /// By the consumers: `sum` = the products of so many tiles of k. `meanwhile()` is done while the
-  /// last mixed ones are multiplied, when the registers of the high ones are free.
+  /// By the consumers: `sum` = the products of the tiles of k in [begin, end). `meanwhile()` is
+  /// done while the last mixed ones are multiplied, when the registers of the high ones are free.
   template <class Meanwhile>
-  CUTLASS_OPS_DEVICE static void multiply(Pipeline& pipeline, PipelineState& state, int tiles,
-                                          int thread, SharedStorage& storage, Accumulators& sum,
-                                          Meanwhile meanwhile) {
+  CUTLASS_OPS_DEVICE static RowScales multiply(Params const& params, Pipeline& pipeline,
+                                               PipelineState& state, TileCoordinate const& place,
+                                               int begin, int end, int thread,
+                                               SharedStorage& storage, Accumulators& sum,
+                                               Meanwhile meanwhile) {
     using namespace cute;
     TiledMma mma;
     int const group = __shfl_sync(0xffffffffu, thread / Tile::kGroupThreads, 0);
+    int const tiles = end - begin;
     auto slice = mma.get_slice(group * Tile::kGroupThreads);
-    Tensor x =
-        slice.make_fragment_A(slice.partition_A(make_tensor(make_smem_ptr(storage.x), LayoutX{})));
-    Tensor w =
-        slice.make_fragment_B(slice.partition_B(make_tensor(make_smem_ptr(storage.w), LayoutW{})));
+    Tensor x = slice.make_fragment_A(slice.partition_A(TileX::tensor(storage.x)));
+    Tensor w = slice.make_fragment_B(slice.partition_B(TileW::tensor(storage.w)));
     Accumulators high;
     Accumulators low;
     clear(sum);
@@ -168,11 +134,11 @@ struct Fp16x3Mainloop {
         warpgroup_fence_operand(low);
         warpgroup_arrive();
         mma.accumulate_ = GMMA::ScaleOut::Zero;
-        multiply_steps(mma, x_high, w_high, step, high);
+        multiply_steps<kSteps>(mma, x_high, w_high, step, high);
         warpgroup_commit_batch();
         mma.accumulate_ = low_scale;
-        multiply_steps(mma, x_high, w_low, step, low);
-        multiply_steps(mma, x_low, w_high, step, low);
+        multiply_steps<kSteps>(mma, x_high, w_low, step, low);
+        multiply_steps<kSteps>(mma, x_low, w_high, step, low);
         low_scale = GMMA::ScaleOut::One;
         warpgroup_commit_batch();
         warpgroup_wait<1>();  // for the products of the high halves, and all that came before them
@@ -185,6 +151,7 @@ struct Fp16x3Mainloop {
       }
       ++state;
     }
+    RowScales const scales = stored_scales(params, place, thread);
     meanwhile();
     warpgroup_wait<0>();
     warpgroup_fence_operand(low);
@@ -192,17 +159,16 @@ struct Fp16x3Mainloop {
       pipeline.consumer_release(done);
       add(sum, low);
     }
+    return scales;
   }
 
  private:
-  template <class X, class W>
-  CUTLASS_OPS_DEVICE static void multiply_steps(TiledMma& mma, X const& x, W const& w, int begin,
-                                                Accumulators& accumulators) {
-    CUTLASS_OPS_UNROLL
-    for (int step = begin; step < begin + kSteps; ++step) {
-      cute::gemm(mma, x(cute::_, cute::_, step), w(cute::_, cute::_, step), accumulators);
-      mma.accumulate_ = cute::GMMA::ScaleOut::One;
-    }
+  /// Where they were left when x was split. Rows beyond the last are not looked at.
+  CUTLASS_OPS_DEVICE static RowScales stored_scales(Params const& params,
+                                                    TileCoordinate const& place, int thread) {
+    int const row = place.tile_m * Tile::kM + thread / 32 * 16 + thread % 32 / 4;
+    int const last = params.x.rows - 1;
+    return {params.x_scales[min(row, last)], params.x_scales[min(row + Tile::kHalfRows, last)]};
   }
 
   CUTLASS_OPS_DEVICE static void add(Accumulators& sum, Accumulators const& part) {

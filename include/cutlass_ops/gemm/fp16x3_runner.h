@@ -1,4 +1,4 @@
-// Device-level runner of the "fp16x3" kernel.
+// Device-level runner of the "fp16x3" kernels.
 #pragma once
 
 #include <algorithm>
@@ -14,15 +14,20 @@ namespace gemm {
 /// Gemm: Fp16x3Gemm.
 template <class Gemm>
 struct Fp16x3Runner {
+  using Mainloop = typename Gemm::Mainloop;
   using Tile = typename Gemm::Tile;
   static constexpr int kSharedBytes = sizeof(typename Gemm::SharedStorage);
   static_assert(kSharedBytes <= 227 * 1024, "the shared memory of an SM");
 
   /// `column_flags`: for every column tile, whether a row of W in it has no halves.
   template <class Chain, class Sink>
-  static Status run(Fp16Pairs const& x, Fp16Pairs const& w, Chain const& chain, Sink const& sink,
-                    int splits, int ctas, int* column_flags, cudaStream_t stream) {
+  static Status run(typename Mainloop::Operand const& x, Fp16Pairs const& w, Chain const& chain,
+                    Sink const& sink, int splits, int ctas, int* column_flags,
+                    cudaStream_t stream) {
     Status status = Gemm::Epilogue::can_implement(chain);
+    if (status.ok()) {
+      status = Mainloop::can_implement(x);
+    }
     if (status.ok() && !has_hopper_code<fp16x3_gemm<Gemm>>()) {
       status = {cudaErrorNoKernelImageForDevice, "fp16x3_gemm: built without 90a"};
     }
@@ -34,8 +39,8 @@ struct Fp16x3Runner {
     }
     Raster const raster{int(ceil_div(x.rows, Tile::kM)), int(ceil_div(w.rows, Tile::kN)), splits};
     int const tiles_of_k = int(ceil_div(x.columns, Tile::kK));
-    typename Gemm::Params const params{Gemm::Mainloop::Params::make(x, w),
-                                       Gemm::Epilogue::Params::make(chain, sink, x, w),
+    typename Gemm::Params const params{Mainloop::Params::make(x, w),
+                                       Gemm::Epilogue::Params::make(chain, sink, x.rows, w),
                                        raster,
                                        tiles_of_k,
                                        int(ceil_div(tiles_of_k, splits)),

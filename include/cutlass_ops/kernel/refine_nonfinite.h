@@ -42,7 +42,7 @@ struct RefineNonfiniteParams {
 
   /// Whether the row is to be looked at, or, where operands were split, computed again.
   CUTLASS_OPS_DEVICE bool suspects(int row) const {
-    return missing.were_split() ? missing.x.needs_repair(row) : bool(isinf(out[row]));
+    return missing.were_split() ? missing.some_of_x(row) : bool(isinf(out[row]));
   }
 };
 

@@ -29,7 +29,7 @@ struct RepairRowsParams {
 template <class Chain, class Sink>
 CUTLASS_OPS_DEVICE void repair_row(RepairRowsParams<Chain, Sink> const& params, int row) {
   constexpr int kWidth = epilogue::fragment_width<Chain>();
-  bool const every_column = params.missing.x.needs_repair(row);
+  bool const every_column = params.missing.some_of_x(row);
   int const warp = threadIdx.x / 32;
   for (int column = warp * kWidth; column < params.output_columns;
        column += RefineNonfiniteConfig::kWarps * kWidth) {
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) repair_rows(
        begin += std::int64_t{gridDim.x} * rows_per_cta) {
     std::int64_t const mine = begin + threadIdx.x;
     bool const suspect =
-        threadIdx.x < rows_per_cta && mine < rows && params.missing.x.needs_repair(int(mine));
+        threadIdx.x < rows_per_cta && mine < rows && params.missing.some_of_x(int(mine));
     if (__syncthreads_or(some_of_weight || suspect)) {
       for (std::int64_t row = begin; row < begin + rows_per_cta && row < rows; ++row) {
         repair_row(params, int(row));
