@@ -55,17 +55,19 @@ NATIVE_SCHEMAS = (
 
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan
 # and plans.Gpu name them. ``fp16x3``: tensor-core kernels are candidates too; ``packed``: the
-# halves of the weight exist, else the workspace has room for them.
+# halves of the weight exist, else the workspace has room for them; ``x_aligned``:
+# operands.tma_rows(x).
 QUERY_SCHEMAS = (
     "_plan(str name, float[] params, int m, int n, int k, int[] gpu, int folded=1,"
-    " bool fp16x3=False, bool packed=False) -> int[]",
+    " bool fp16x3=False, bool packed=False, bool x_aligned=True) -> int[]",
     "_plan_for(str name, float[] params, int m, int n, int k, int[] gpu, str kernel,"
     " int splits, bool packed=False) -> int[]",
     "_describe_plan(int[] plan) -> str",
     "_folded_memory(int windows, int k, int kernel, int workspace) -> int",
     "_fp16_pairs_elements(int rows, int k) -> int",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
-    "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu, bool fp16x3=False) -> bool",
+    "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu, bool fp16x3=False,"
+    " bool x_aligned=True) -> bool",
     "_cuda_versions() -> int[]",
     "_build_info() -> str",
 )
