@@ -16,7 +16,7 @@ from torch import Tensor
 from . import plans, reference
 from ._torch_private import bare_call
 from .epilogues import gelu_name, lookup, pooled_name
-from .operands import dense, empty, native, unit_columns
+from .operands import dense, empty, native, tma_rows, unit_columns
 from .precision import check_native
 from .schemas import OPS
 from .validation import (
@@ -67,8 +67,9 @@ def linear_epilogue(
     out = empty(x, lead if row.columns is None else (*lead, row.columns(n, params)))
     if out.numel() > 0:
         params = tuple(params)
+        fp16x3 = precision == "fp16x3"
         kernel, splits, elements, _, _ = plans.linear_plan(
-            name, params, m, n, k, _gpu(x), 1, precision == "fp16x3"
+            name, params, m, n, k, _gpu(x), 1, fp16x3, False, not fp16x3 or tma_rows(x)
         )
         scratch = plans.workspace(x, elements)
         weight, bias = unit_columns(weight), dense(bias)
@@ -146,8 +147,9 @@ def run_softmax_head(
     y = x.new_empty(m, n) if rows is x else empty(x, (*x.shape[:-1], n))
     z = torch.empty_like(y) if keep_linear else None
     if m > 0 and n > 0:
+        aligned = not fp16x3 or tma_rows(rows)  # asked in the mode alone: it is host time
         kernel, splits, elements, _, _ = plans.linear_plan(
-            "identity", (), m, n, k, _gpu(x), 1, fp16x3, pairs is not None
+            "identity", (), m, n, k, _gpu(x), 1, fp16x3, pairs is not None, aligned
         )
         scratch = plans.workspace(x, elements)
         weight, bias, gelu = unit_columns(weight), dense(bias), gelu_name(approximate)
@@ -206,8 +208,9 @@ def run_pooled_head(
     out = x.new_empty(m) if rows is x else empty(x, x.shape[:-1])
     if m > 0:
         name = pooled_name(approximate)
+        aligned = not fp16x3 or tma_rows(rows)
         route = plans.pooled_route(
-            name, m, n, k, kernel_size, _gpu(x), folded, fp16x3, pairs is not None
+            name, m, n, k, kernel_size, _gpu(x), folded, fp16x3, pairs is not None, aligned
         )
         weight, bias = unit_columns(weight), dense(bias)
         if route.rows != n:  # the remainder plays no part, so no kernel sees it

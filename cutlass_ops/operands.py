@@ -57,6 +57,16 @@ def unit_columns(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def tma_rows(x: Tensor) -> bool:
+    """Whether TMA can read the matrix as it is, which has unit column stride: an address that is a
+    multiple of 16 bytes, and a row stride that is positive and a multiple of 4 floats.
+
+    A bulk copy has no other form, so the kernel that reads x by TMA is no candidate elsewhere.
+    """
+    stride = x.stride(0)
+    return stride > 0 and stride % 4 == 0 and x.data_ptr() % 16 == 0
+
+
 def dense(bias: Tensor | None) -> Tensor | None:
     """The vector with unit stride."""
     return None if bias is None else bias.contiguous()

@@ -78,6 +78,7 @@ def linear_plan(
     folded: int = 1,
     fp16x3: bool = False,
     packed: bool = False,
+    x_aligned: bool = True,
 ) -> Plan:
     """The plan for the epilogue ``name`` on x ``[M, K]``, weight ``[N, K]``.
 
@@ -85,8 +86,9 @@ def linear_plan(
     its chains of additions short enough to be as accurate as the mean of so many dot products.
     ``fp16x3``: the mode, in which tensor-core kernels run where they are estimated faster.
     ``packed``: the fp16 halves of the weight exist; else the workspace has room for them.
+    ``x_aligned``: whether :func:`.operands.tma_rows` holds of x, which matters in the mode alone.
     """
-    return Plan(*OPS._plan(name, params, m, n, k, gpu, folded, fp16x3, packed))
+    return Plan(*OPS._plan(name, params, m, n, k, gpu, folded, fp16x3, packed, x_aligned))
 
 
 @lru_cache(_LIMIT)
@@ -100,22 +102,25 @@ def pooled_route(
     folded: int = 1,
     fp16x3: bool = False,
     packed: bool = False,
+    x_aligned: bool = True,
 ) -> PooledRoute:
     """The route of op B on x ``[M, K]``, weight ``[N, K]``.
 
-    ``folded``, ``fp16x3``, ``packed``: as in :func:`linear_plan`, for a weight that the caller
-    folded, or split into halves.
+    ``folded``, ``fp16x3``, ``packed``, ``x_aligned``: as in :func:`linear_plan`, for a weight that
+    the caller folded, or split into halves.
     """
     windows = n // kernel_size
     rows = windows * kernel_size
     scale = 1.0  # a plan does not depend on it
-    if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu, fp16x3):
-        # in fp16x3 folding leaves halves, where the means would be
-        plan = linear_plan(name, (1.0, scale), m, windows, k, gpu, kernel_size, fp16x3, fp16x3)
+    if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu, fp16x3, x_aligned):
+        halves = fp16x3  # folding leaves them in the mode, where the means would be
+        plan = linear_plan(
+            name, (1.0, scale), m, windows, k, gpu, kernel_size, fp16x3, halves, x_aligned
+        )
         memory: int = OPS._folded_memory(windows, k, plan.kernel, plan.workspace)
         return PooledRoute(rows, True, plan, memory)
     params = (float(kernel_size), scale)
-    plan = linear_plan(name, params, m, rows, k, gpu, folded, fp16x3, packed)
+    plan = linear_plan(name, params, m, rows, k, gpu, folded, fp16x3, packed, x_aligned)
     return PooledRoute(rows, False, plan, plan.workspace)
 
 

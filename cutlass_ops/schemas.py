@@ -55,7 +55,8 @@ NATIVE_SCHEMAS = (
 
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan
 # and plans.Gpu name them. ``fp16x3``: tensor-core kernels are candidates too; ``packed``: the
-# halves of the weight exist, else the workspace has room for them.
+# halves of the weight exist, else the workspace has room for them; ``x_aligned``:
+# operands.tma_rows(x).
 QUERY_SCHEMAS = (
     "_plan(str name, float[] params, int m, int n, int k, int[] gpu, int folded=1,"
     " bool fp16x3=False, bool packed=False, bool x_aligned=True) -> int[]",

@@ -109,7 +109,7 @@ def gpu(cuda: str) -> str:
 
 @pytest.fixture(scope="session")
 def fp16x3_gpu(gpu: str) -> str:
-    """For tests that force the tensor-core kernel."""
+    """For tests that force a tensor-core kernel."""
     from native import FP16X3, reason_without
 
     reason = reason_without(FP16X3, gpu)

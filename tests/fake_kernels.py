@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from native import KERNELS, OPS
+from native import KERNELS, OPS, reads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -29,10 +29,16 @@ def takes(matrix: Tensor, vector: Tensor | None = None) -> None:
 
 
 def linear_head(
-    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, params: Sequence[float]
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    name: str,
+    params: Sequence[float],
+    kernel: int,
 ) -> Tensor:
     """What an epilogue makes of operands that the binary takes, in one dimension."""
     takes(x)
+    assert reads(KERNELS[kernel], x)
     takes(weight, bias)
     return lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
 
@@ -90,7 +96,7 @@ class Kernels:
         assert workspace.numel() >= needed
         if pairs is not None:
             takes_pairs(pairs, weight)
-        out.view(-1).copy_(linear_head(x, weight, bias, name, params))
+        out.view(-1).copy_(linear_head(x, weight, bias, name, params, kernel))
 
     def linear_softmax(
         self,
@@ -172,7 +178,7 @@ class Kernels:
         inner = workspace_of(name, (1.0, 1.0), shape, kernel, splits, True)
         assert memory.numel() >= windows * (weight.shape[1] + 1) + inner
         assert memory.numel() >= OPS._folded_memory(windows, shape[2], kernel, inner)
-        out.view(-1).copy_(linear_head(x, weight, bias, name, params))
+        out.view(-1).copy_(linear_head(x, weight, bias, name, params, kernel))
 
     def split_rows(self, weight: Tensor, kernel_size: int, pairs: Tensor) -> None:
         """The rows as they are, which take as much memory, where their halves would be."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cutlass_ops import _library, plans
 from cutlass_ops.epilogues import EPILOGUES
+from cutlass_ops.operands import tma_rows
 
 OPS = torch.ops.cutlass_ops
 needs_binary = pytest.mark.skipif(
@@ -22,6 +23,8 @@ needs_binary = pytest.mark.skipif(
 KERNELS = tuple(_library.build_info().get("kernels", ()))
 BUILT = tuple(_library.build_info().get("epilogues", ()))
 FP16X3 = "fp16x3_128x128x64"
+FP16X3_NARROW = "fp16x3_64x64x64"  # for few columns; it reads x by TMA
+FP16X3_KERNELS = (FP16X3, FP16X3_NARROW)
 GUARD = 64  # floats of NaN on both sides of what a kernel writes
 
 
@@ -37,9 +40,22 @@ def require_kernels(device: str) -> None:
 
 
 def reason_without(kernel: str, device: str) -> str | None:
-    """Why a device with kernels lacks this one. Built for 90 and not for 90a, that of fp16x3 is
+    """Why a device with kernels lacks this one. Built for 90 and not for 90a, those of fp16x3 are
     there, and empty."""
-    return _library.fp16x3_reason(torch.device(device, 0)) if kernel == FP16X3 else None
+    return _library.fp16x3_reason(torch.device(device, 0)) if kernel in FP16X3_KERNELS else None
+
+
+def reads(kernel: str, x: Tensor) -> bool:
+    """Whether the kernel takes x with the strides and at the address that it has."""
+    return kernel != FP16X3_NARROW or tma_rows(x)
+
+
+def rows_for(kernel: str, x: Tensor) -> Tensor:
+    """x, or, where the kernel does not read it as it is, a copy in longer rows amid NaN."""
+    if reads(kernel, x):
+        return x
+    m, k = x.shape
+    return x.new_full((m, k // 4 * 4 + 8), math.nan)[:, 4 : 4 + k].copy_(x)
 
 
 class _Choice:
@@ -128,6 +144,7 @@ def run_everywhere(name: str, kernel: str, shapes: tuple, splits: tuple, params:
     ran = 0
     for m, n, k in shapes:
         x, weight, bias = linear_like(m, n, k, "cuda", seed=m * n)
+        x = rows_for(kernel, x)
         fitting = params or some_params(name, n)
         if is_pooled(name) and fitting[0] > n:
             continue

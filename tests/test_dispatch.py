@@ -6,12 +6,18 @@ API: test_straight.py. The kernels themselves: test_kernels_cuda.py, test_row_ke
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from fake_kernels import Kernels, agree, leads, operands, takes_pairs
 from native import force_folding
+from strategies import at_offset
+from torch import Tensor
 
-from cutlass_ops import dispatch, reference, weights
+from cutlass_ops import dispatch, plans, precision, reference, weights
+from cutlass_ops import operands as operands_module
 from cutlass_ops.packing import pack_linear
 
 approximations = pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -84,6 +90,58 @@ def test_pairs_are_for_the_mode_and_the_unpooled_weight(kernel_size: int, kernel
         dispatch.linear(x, weight, bias, mode)
     handed = [halves for _, halves in kernels.products]
     assert handed == [False] * 4 + [True, False, kernel_size == 1, False]
+
+
+# x of 5 rows and 8 columns, and whether TMA reads it, or, of "transposed", what unit_columns makes.
+X_VIEWS: dict[str, tuple[Callable[[], Tensor], bool]] = {
+    "contiguous": (lambda: torch.randn(5, 8), True),
+    "padded": (lambda: torch.randn(5, 12)[:, :8], True),
+    "16 bytes on": (lambda: torch.randn(5, 12)[:, 4:], True),
+    "more dims": (lambda: torch.randn(5, 1, 12)[..., :8], True),
+    "transposed": (lambda: torch.randn(8, 5).t(), True),
+    "beside a column": (lambda: torch.randn(5, 9)[:, 1:], False),
+    "odd rows": (lambda: torch.randn(5, 9)[:, :8], False),
+    "one float on": (lambda: at_offset(torch.randn(5, 8), 1), False),
+    "two floats on": (lambda: torch.randn(5, 12)[:, 2:10], False),
+    "one row": (lambda: torch.randn(1, 8).expand(5, 8), False),
+}
+
+
+@pytest.mark.parametrize("view", X_VIEWS)
+@pytest.mark.parametrize("mode", precision.MODES)
+def test_plans_of_the_mode_know_how_x_lies(
+    mode: str, view: str, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In ieee nobody asks: it would be time of every call."""
+    make, aligned = X_VIEWS[view]
+    x, weight, bias = make(), torch.randn(9, 8), torch.randn(9)
+    asked: list[Tensor] = []
+    planned: list[tuple[bool, bool]] = []  # the mode, and what is said of x
+
+    def spy(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            planned.append((arguments[-3], arguments[-1]))
+            return function(*arguments)
+
+        return call
+
+    def ask(rows: Tensor) -> bool:
+        asked.append(rows)
+        return operands_module.tma_rows(rows)
+
+    monkeypatch.setattr(dispatch, "tma_rows", ask)
+    for name in ("linear_plan", "pooled_route"):
+        monkeypatch.setattr(plans, name, spy(getattr(plans, name)))
+    agree(dispatch.linear(x, weight, bias, mode), reference.linear(x, weight, bias))
+    y = dispatch.linear_gelu_softmax(x, weight, bias, "none", mode)
+    agree(y, reference.linear_gelu_softmax(x, weight, bias))
+    dispatch.linear_gelu_softmax_training(x, weight, bias, "none", mode)
+    for kernel_size in (1, 3):
+        y = dispatch.linear_avgpool_gelu_scale_max(x, weight, bias, kernel_size, 1.0, "none", mode)
+        agree(y, reference.linear_avgpool_gelu_scale_max(x, weight, bias, kernel_size=kernel_size))
+    fp16x3 = mode == "fp16x3"
+    assert set(planned) == {(fp16x3, aligned or not fp16x3)}
+    assert len(asked) == (5 if fp16x3 else 0)
 
 
 def test_halves_are_written_to_memory_that_fits(kernels: Kernels) -> None:

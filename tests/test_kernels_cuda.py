@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
-from fused import linear_like, same_bits
+from fused import Fused, linear_like, pool_max_op, same_bits, softmax_op
 from heads import head_of, some_params
 from native import (
     BUILT,
     FP16X3,
+    FP16X3_KERNELS,
+    FP16X3_NARROW,
     KERNELS,
     OPS,
     gpu_of,
@@ -19,13 +22,17 @@ from native import (
     guards_are_intact,
     needs_binary,
     plan_for,
+    reads,
+    rows_for,
     run_everywhere,
     run_matrix,
     run_plan,
 )
 from oracle import Linear, Matrix, check, softmax_head
-from strategies import at_offset, lay_out
+from strategies import at_offset, lay_out, make_operands
+from torch import Tensor
 
+import cutlass_ops
 from cutlass_ops import plans
 from cutlass_ops.epilogues import EPILOGUES
 
@@ -63,6 +70,7 @@ def test_softmax_head_with_every_kernel(kernel: str, gpu: str) -> None:
     ran = 0
     for m, n, k in (*SHAPES, (3, 5001, 70), (3, 70_001, 40)):
         x, weight, bias = linear_like(m, n, k, gpu, seed=m * n)
+        x = rows_for(kernel, x)
         for split in SPLITS:
             plan = plan_for("identity", [], (m, n, k), kernel, split)
             if plan is None:
@@ -103,7 +111,7 @@ def test_folding_in_one_call_with_every_kernel(kernel: str, with_bias: bool, gpu
     ran = 0
     for m, n, k in ((130, 396, 67), (7, 45, 33), (1, 3, 5), (200, 405, 516)):
         x, weight, some_bias = linear_like(m, n, k, gpu, seed=m * n)
-        bias = some_bias if with_bias else None
+        x, bias = rows_for(kernel, x), some_bias if with_bias else None
         for split in SPLITS:
             plan = plan_for(name, [1.0, -2.0], (m, n // 3, k), kernel, split)
             if plan is None:
@@ -174,7 +182,8 @@ def test_every_kernel_with_every_kind_of_window(window: int, kernel: str, gpu: s
 def test_every_kernel_with_every_row_stride(
     kernel: str, layouts: tuple[str, str], gpu: str
 ) -> None:
-    """Unaligned pointers, odd leading dimensions and stride 0 reach the kernels as they are."""
+    """Unaligned pointers, odd leading dimensions and stride 0 reach the kernels as they are, or are
+    refused: TMA reads no such x."""
     for m, n, k in ((65, 131, 40), (3, 129, 515), (131, 133, 68)):
         x, weight, bias = linear_like(m, n, k, gpu)
         x, weight = lay_out(x, layouts[0]), lay_out(weight, layouts[1])
@@ -184,8 +193,12 @@ def test_every_kernel_with_every_row_stride(
             if plan is None:
                 assert m < 128 or (kernel == STREAM_K and split > 1)
                 continue
-            y = run_plan("gelu", [], plan, x, weight, bias)
-            check(y, head_of("gelu", []), Linear(x, weight, bias))
+            if not reads(kernel, x):
+                with pytest.raises(RuntimeError, match="16-byte aligned"):
+                    run_plan("gelu", [], plan, x, weight, bias)
+            rows = rows_for(kernel, x)
+            y = run_plan("gelu", [], plan, rows, weight, bias)
+            check(y, head_of("gelu", []), Linear(rows, weight, bias))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -194,6 +207,7 @@ def test_every_kernel_keeps_nan_in_its_row(kernel: str, gpu: str) -> None:
     m, n, k = 131, 133, 35
     x, weight, bias = linear_like(m, n, k, gpu)
     x[m - 1, k - 1] = math.nan
+    x = rows_for(kernel, x)
     for name in ("gelu", "avgpool_gelu_scale_max", "row_sum"):
         params = some_params(name, n)
         for split in (1, 3):
@@ -208,11 +222,21 @@ def test_every_kernel_keeps_nan_in_its_row(kernel: str, gpu: str) -> None:
 # ---- the tensor cores: halves, their scales, and what halves cannot hold ----
 
 
+fp16x3_kernels = pytest.mark.parametrize("kernel", FP16X3_KERNELS)
+# Rows, and columns, of a tile; CTAs to an SM.
+TILES = {FP16X3: (128, 1), FP16X3_NARROW: (64, 2)}
+
+
 def forced(
-    name: str, params: list[float], shape: tuple[int, int, int], splits: int, packed: bool = False
+    kernel: str,
+    name: str,
+    params: list[float],
+    shape: tuple[int, int, int],
+    splits: int,
+    packed: bool = False,
 ) -> list[int]:
-    plan = plan_for(name, params, shape, FP16X3, splits, packed)
-    assert plan is not None, f"{FP16X3} refuses {shape} in {splits}"
+    plan = plan_for(name, params, shape, kernel, splits, packed)
+    assert plan is not None, f"{kernel} refuses {shape} in {splits}"
     return plan
 
 
@@ -223,14 +247,17 @@ special_values = pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan
 @special_values
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("name", REPAIRED)
-def test_fp16x3_repairs_rows_of_x(name: str, splits: int, value: float, fp16x3_gpu: str) -> None:
-    """On both sides of the edge of a tile, and at both ends. Two of the rows meet a column of W of
+@fp16x3_kernels
+def test_fp16x3_repairs_rows_of_x(
+    kernel: str, name: str, splits: int, value: float, fp16x3_gpu: str
+) -> None:
+    """On both sides of the edges of tiles, and at both ends. Two of the rows meet a column of W of
     one sign: with both signs a reduction of infinities is NaN, whatever was repaired."""
     m, n, k = 200, 300, 136
     x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
     params = some_params(name, n)
-    plan = forced(name, params, (m, n, k), splits)
-    planted = {0: 5, 127: 0, 128: k - 1, m - 1: 70}  # row: column
+    plan = forced(kernel, name, params, (m, n, k), splits)
+    planted = {0: 5, 63: k - 2, 64: 63, 127: 0, 128: k - 1, m - 1: 70}  # row: column
     weight[:, 5].abs_()
     weight[:, 70].abs_().neg_()
     clean = run_plan(name, params, plan, x, weight, bias)
@@ -243,11 +270,46 @@ def test_fp16x3_repairs_rows_of_x(name: str, splits: int, value: float, fp16x3_g
     assert y[finite].isfinite().all()
 
 
+@pytest.mark.parametrize("name", REPAIRED)
+@fp16x3_kernels
+def test_fp16x3_repairs_a_row_that_is_not_finite_in_several_splits(
+    kernel: str, name: str, fp16x3_gpu: str
+) -> None:
+    """Each share of k knows of its own part of a row. Two infinities of one sign meet a column of W
+    of that sign each, and columns of both; an infinity beside NaN, or beside the other infinity, is
+    NaN in every column, or in many."""
+    m, n, k = 140, 132, 520  # nine blocks of k, three to a share
+    x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
+    first, second, third = 5, 250, k - 1
+    weight[:, [first, third]] = weight[:, [first, third]].abs()
+    params = some_params(name, n)
+    plan = forced(kernel, name, params, (m, n, k), 3)
+    clean = run_plan(name, params, plan, x, weight, bias)
+    planted = {
+        0: ((first, math.inf), (third, math.nan)),
+        62: ((first, math.nan), (third, math.inf)),
+        63: ((second, -math.inf), (third, math.nan)),
+        64: ((first, math.inf), (third, math.inf)),
+        65: ((first, -math.inf), (third, -math.inf)),
+        127: ((first, math.inf), (third, -math.inf)),
+        128: ((first, math.inf), (second, math.inf)),
+        m - 1: ((first, math.inf), (second, math.nan), (third, -math.inf)),
+    }
+    for row, values in planted.items():
+        for column, value in values:
+            x[row, column] = value
+    y = run_plan(name, params, plan, x, weight, bias)
+    check(y, head_of(name, params), Linear(x, weight, bias))
+    finite = [row for row in range(m) if row not in planted]
+    assert same_bits(y[finite], clean[finite])
+
+
 @special_values
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("name", REPAIRED)
+@fp16x3_kernels
 def test_fp16x3_repairs_columns_of_rows_of_w(
-    name: str, splits: int, value: float, fp16x3_gpu: str
+    kernel: str, name: str, splits: int, value: float, fp16x3_gpu: str
 ) -> None:
     """Every row of the result depends on a row of W. Some rows of x have one sign, and either, so
     that what they make of infinities has one too. Four columns are computed again at a time."""
@@ -256,9 +318,9 @@ def test_fp16x3_repairs_columns_of_rows_of_w(
     x[:50].abs_()
     x[100:150].abs_().neg_()
     params = some_params(name, n)
-    plan = forced(name, params, (m, n, k), splits)
+    plan = forced(kernel, name, params, (m, n, k), splits)
     clean = run_plan(name, params, plan, x, weight, bias)
-    planted = {0: 5, 127: 0, 128: k - 1, 200: 64, n - 1: 70}
+    planted = {0: 5, 63: k - 2, 64: 63, 127: 0, 128: k - 1, 200: 64, n - 1: 70}
     for row, column in planted.items():
         weight[row, column] = value
     y = run_plan(name, params, plan, x, weight, bias)
@@ -272,10 +334,14 @@ def test_fp16x3_repairs_columns_of_rows_of_w(
 
 @pytest.mark.parametrize("name", ["gelu", "avgpool_gelu_scale_max"])
 @pytest.mark.parametrize("value", [None, math.inf])
-def test_fp16x3_on_halves_that_are_there(name: str, value: float | None, fp16x3_gpu: str) -> None:
+@fp16x3_kernels
+def test_fp16x3_on_halves_that_are_there(
+    kernel: str, name: str, value: float | None, fp16x3_gpu: str
+) -> None:
     """The bits of a call that splits W itself; odd sizes, whose scales and factors are padded."""
     for m, n, k in ((130, 300, 136), (257, 131, 67), (1, 1, 1), (5, 129, 4100), (200, 128, 520)):
         x, weight, bias = linear_like(m, n, k, fp16x3_gpu, seed=n)
+        x = rows_for(kernel, x)
         if value is not None:
             weight[n // 2, k // 3] = value
         elements = OPS._fp16_pairs_elements(n, k)
@@ -287,9 +353,9 @@ def test_fp16x3_on_halves_that_are_there(name: str, value: float | None, fp16x3_
         for splits in (1, 3):
             if splits > k:
                 continue
-            packed = forced(name, params, (m, n, k), splits, packed=True)
+            packed = forced(kernel, name, params, (m, n, k), splits, packed=True)
             y = run_plan(name, params, packed, x, weight, bias, pairs)
-            plan = forced(name, params, (m, n, k), splits)
+            plan = forced(kernel, name, params, (m, n, k), splits)
             assert packed[2] < plan[2], "no room for halves of W"
             assert same_bits(y, run_plan(name, params, plan, x, weight, bias))
             check(y, head_of(name, params), Linear(x, weight, bias))
@@ -298,32 +364,42 @@ def test_fp16x3_on_halves_that_are_there(name: str, value: float | None, fp16x3_
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-def test_fp16x3_with_stages_and_ctas_used_again(splits: int, fp16x3_gpu: str) -> None:
+@pytest.mark.parametrize("few_columns", [False, True])
+@fp16x3_kernels
+def test_fp16x3_with_stages_and_ctas_used_again(
+    kernel: str, few_columns: bool, splits: int, fp16x3_gpu: str
+) -> None:
     """Nine blocks of k through fewer stages, and several tiles a CTA: what a stage or a tile leaves
     behind, or is read too early, shows in some run."""
-    ctas = gpu_of(fp16x3_gpu).sm_count
-    m, n, k = 128 * 12 + 5, 128 * (ctas // 6) + 9, 520
-    assert 13 * (ctas // 6 + 1) > 2 * ctas
+    side, ctas_per_sm = TILES[kernel]
+    ctas = ctas_per_sm * gpu_of(fp16x3_gpu).sm_count
+    row_tiles, column_tiles = (ctas + 1, 2) if few_columns else (13, ctas // 6 + 1)
+    assert row_tiles * column_tiles > 2 * ctas
+    m, n, k = side * (row_tiles - 1) + 5, side * (column_tiles - 1) + 9, 520
     x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
-    plan = forced("gelu", [], (m, n, k), splits)
+    plan = forced(kernel, "gelu", [], (m, n, k), splits)
     y = run_plan("gelu", [], plan, x, weight, bias)
     check(y, head_of("gelu", []), Linear(x, weight, bias))
     for _ in range(20):
         assert same_bits(y, run_plan("gelu", [], plan, x, weight, bias))
 
 
-def test_fp16x3_of_rows_that_are_read_twice(fp16x3_gpu: str) -> None:
+@fp16x3_kernels
+def test_fp16x3_of_rows_that_are_read_twice(kernel: str, fp16x3_gpu: str) -> None:
     """Those too long for the registers of a CTA, aligned and not."""
-    run_everywhere("gelu", FP16X3, ((130, 140, 40_000), (3, 129, 40_001)), (1, 3), [])
+    run_everywhere("gelu", kernel, ((130, 140, 40_000), (3, 129, 40_001)), (1, 3), [])
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-def test_fp16x3_of_folded_rows_that_are_read_twice(splits: int, fp16x3_gpu: str) -> None:
+@fp16x3_kernels
+def test_fp16x3_of_folded_rows_that_are_read_twice(
+    kernel: str, splits: int, fp16x3_gpu: str
+) -> None:
     name, params = "avgpool_gelu_scale_max", [3.0, -2.0]
     m, n, k = 130, 396, 20_000
     x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
     # as plans.pooled_route asks: folding leaves halves, for which the workspace needs no room
-    plan = forced(name, [1.0, -2.0], (m, n // 3, k), splits, packed=True)
+    plan = forced(kernel, name, [1.0, -2.0], (m, n // 3, k), splits, packed=True)
     memory, out = guarded((m,), fp16x3_gpu)
     elements = OPS._folded_memory(n // 3, k, plan[0], plan[2])
     scratch, space = guarded((elements,), fp16x3_gpu)
@@ -332,20 +408,105 @@ def test_fp16x3_of_folded_rows_that_are_read_twice(splits: int, fp16x3_gpu: str)
     check(out.clone(), head_of(name, params), Linear(x, weight, bias))
 
 
-@pytest.mark.parametrize("positive", [False, True])
-def test_fp16x3_is_as_accurate_as_float32(positive: bool, fp16x3_gpu: str) -> None:
-    """Terms of one sign are what truncating adders lose most on."""
-    generator = torch.Generator(fp16x3_gpu).manual_seed(0)
+def accurate_operands(positive: bool, device: str) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator(device).manual_seed(0)
     draw = torch.rand if positive else torch.randn
-    m, n, k = 512, 512, 8192
-    x, weight = (draw(rows, k, generator=generator, device=fp16x3_gpu) for rows in (m, n))
-    plan = forced("identity", [], (m, n, k), 1)
+    x, weight = (draw(512, 8192, generator=generator, device=device) for _ in range(2))
+    return x, weight
+
+
+def check_accuracy(kernel: str, x: Tensor, weight: Tensor, splits: int, kinds: int = 1) -> None:
+    """Of every ``kinds``-th row together, beginning with each of the first ones."""
+    plan = forced(kernel, "identity", [], (len(x), *weight.shape), splits)
     truth = x.double() @ weight.double().t()
-    error = (run_plan("identity", [], plan, x, weight) - truth).norm() / truth.norm()
-    assert error <= 4e-7, f"{error:.3e}"
+    difference = run_plan("identity", [], plan, x, weight) - truth
+    for kind in range(kinds):
+        error = difference[kind::kinds].norm() / truth[kind::kinds].norm()
+        assert error <= 4e-7, f"{error:.3e}, rows of kind {kind}"
 
 
-def test_fp16x3_of_values_at_the_ends_of_the_range(fp16x3_gpu: str) -> None:
+@pytest.mark.parametrize("positive", [False, True])
+@fp16x3_kernels
+def test_fp16x3_is_as_accurate_as_float32(kernel: str, positive: bool, fp16x3_gpu: str) -> None:
+    """Terms of one sign are what truncating adders lose most on."""
+    check_accuracy(kernel, *accurate_operands(positive, fp16x3_gpu), splits=1)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("positive", [False, True])
+@fp16x3_kernels
+def test_fp16x3_of_rows_that_rise_and_fall(
+    kernel: str, positive: bool, splits: int, fp16x3_gpu: str
+) -> None:
+    """By thirty orders of magnitude along k: a scale that follows a row changes between tiles of k,
+    by a factor at a time, or at one step by all of them. Beside them rows of the usual kind."""
+    x, weight = accurate_operands(positive, fp16x3_gpu)
+    rising = torch.linspace(-15, 15, x.shape[1], device=fp16x3_gpu)
+    peak = 15 - 2 * rising.abs()
+    step = 15 * rising.sign()
+    courses = torch.stack([rising, rising.flip(0), peak, -peak, step, -step, 0 * rising])
+    x *= 10.0 ** courses.repeat(74, 1)[: len(x)]
+    check_accuracy(kernel, x, weight, splits, kinds=len(courses))
+
+
+@pytest.mark.parametrize("name", ["identity", "avgpool_gelu_scale_max"])
+@pytest.mark.parametrize("values", ["columns", "compensated"])
+@fp16x3_kernels
+def test_fp16x3_of_columns_that_differ(
+    kernel: str, values: str, name: str, fp16x3_gpu: str
+) -> None:
+    """By twelve orders of magnitude: those of x alone, and those of W too, the other way round,
+    which factors make alike."""
+    for m, n, k in ((200, 132, 520), (130, 60, 67), (70, 5, 4100)):
+        generator = torch.Generator(fp16x3_gpu).manual_seed(n)
+        x, weight = make_operands(values, m, n, k, generator)
+        x, params = rows_for(kernel, x), some_params(name, n)
+        for splits in (1, 2):
+            plan = forced(kernel, name, params, (m, n, k), splits)
+            y = run_plan(name, params, plan, x, weight)
+            check(y, head_of(name, params), Linear(x, weight))
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_fp16x3_of_few_columns_reads_rows_within_longer_ones(splits: int, fp16x3_gpu: str) -> None:
+    """What TMA takes need not be contiguous, nor end on 16 bytes. W may be anything."""
+    for m, n, k in ((130, 64, 67), (1, 3, 129), (65, 130, 518)):
+        x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
+        x = x.new_full((m, k // 4 * 4 + 104), math.nan)[:, 100 : 100 + k].copy_(x)
+        for layout in ("offset1", "padded", "row expanded"):
+            w = lay_out(weight, layout)
+            plan = forced(FP16X3_NARROW, "gelu", [], (m, n, k), splits)
+            y = run_plan("gelu", [], plan, x, w, bias)
+            check(y, head_of("gelu", []), Linear(x, w, bias))
+
+
+# How x comes out of a matrix of 256 and more columns; whether TMA reads it.
+X_VIEWS = {
+    "contiguous": lambda m, device: torch.randn(m, 256, device=device),
+    "16 bytes on": lambda m, device: torch.randn(m, 264, device=device)[:, 4:260],
+    "beside a column": lambda m, device: torch.randn(m, 257, device=device)[:, 1:],
+    "one float on": lambda m, device: at_offset(torch.randn(m, 256, device=device), 1),
+    "one row": lambda m, device: torch.randn(1, 256, device=device).expand(m, 256),
+}
+
+
+@pytest.mark.parametrize("op", [softmax_op(), pool_max_op(4, -2.0)], ids=repr)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("view", X_VIEWS)
+def test_fp16x3_ops_take_any_rows_of_x(view: str, packed: bool, op: Fused, fp16x3_gpu: str) -> None:
+    """Of the shape of which the kernel for few columns is, which does not read all of them."""
+    x = X_VIEWS[view](20_000, fp16x3_gpu)
+    _, weight, bias = linear_like(1, 64, 256, fp16x3_gpu)
+    with cutlass_ops.float32_precision("fp16x3", strict=True):
+        operand: Any = weight
+        if packed:
+            operand = cutlass_ops.pack_linear(weight, bias, kernel_size=op.head.kernel_size)
+        y = op.call(x, operand, None if packed else bias)
+    op.judge(y, x, weight, bias)
+
+
+@fp16x3_kernels
+def test_fp16x3_of_values_at_the_ends_of_the_range(kernel: str, fp16x3_gpu: str) -> None:
     """Rows of denormals, of next to the largest number, and of zeros; no factor of a scale may
     leave the range where the result does not. Where products are denormal their own spacing is the
     bound."""
@@ -362,7 +523,8 @@ def test_fp16x3_of_values_at_the_ends_of_the_range(fp16x3_gpu: str) -> None:
         for of in scales
     )
     truth = x.double() @ weight.double().t()
-    y = run_plan("identity", [], forced("identity", [], (150, 150, k), 1), x, weight).double()
+    plan = forced(kernel, "identity", [], (150, 150, k), 1)
+    y = run_plan("identity", [], plan, x, weight).double()
     norms = x.double().norm(dim=1)[:, None] * weight.double().norm(dim=1)
     known = truth.abs() <= 3e38
     for i in range(5):
@@ -454,6 +616,20 @@ def test_folded_weights_get_short_chains() -> None:
         plan = OPS._plan("avgpool_gelu_scale_max", [1.0, 1.0], 8192, 8192, 8192, plans.H200, folded)
         splits = re.search(r"(\d+) splits? of k", OPS._describe_plan(plan))
         assert (int(splits[1]) if splits else 1) >= least
+
+
+def test_the_kernel_for_few_columns_is_for_rows_that_tma_reads() -> None:
+    """And for the mode. Without them the plan is another one, and so may the choice of folding."""
+    shape = (100_000, 64, 512, plans.H200)
+    named = {
+        (fp16x3, x_aligned): FP16X3_NARROW
+        in OPS._describe_plan(OPS._plan("gelu", [], *shape, 1, fp16x3, False, x_aligned))
+        for fp16x3 in (False, True)
+        for x_aligned in (False, True)
+    }
+    assert [key for key, narrow in named.items() if narrow] == [(True, True)]
+    for x_aligned in (False, True):
+        assert OPS._choose_folding(100_000, 1024, 512, 16, plans.H200, True, x_aligned)
 
 
 def test_unknown_names_are_refused() -> None:

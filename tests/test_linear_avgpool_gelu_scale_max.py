@@ -11,11 +11,13 @@ import torch
 from fused import linear_like, poison, pool_max_op, same_bits
 from hypothesis import given
 from hypothesis import strategies as st
+from native import force_folding
 from oracle import gelu_exact
 from strategies import Case, cases
 from torch import Tensor
 
 import cutlass_ops
+from cutlass_ops import precision
 
 NAN, INF = math.nan, math.inf
 
@@ -166,6 +168,28 @@ def test_infinities_of_both_signs_in_one_window_are_nan(device: str) -> None:
     assert y[0] == INF
     assert y[2].isnan()
     assert y[1].item() == pytest.approx(gelu_of(1.5))
+
+
+@pytest.mark.filterwarnings("ignore:cutlass_ops. precision 'fp16x3' has no native kernel")
+@pytest.mark.parametrize("mode", precision.MODES)
+@pytest.mark.parametrize("folding", [False, True])
+def test_a_few_infinite_rows_among_many(
+    folding: bool, mode: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With so many rows a CTA asks about 19 at a time: the first and the last of those, neighbours,
+    and the very last row. Against column 3 all windows are infinite, against others NaN."""
+    force_folding(folding, monkeypatch)
+    m, k = 20_000, 16
+    x, weight, bias = linear_like(m, 64, k, device)
+    weight[:, 3].abs_()
+    for row in (0, 18, 19, 20, 8191, 8192, 12_345, 19_455, 19_456, m - 2, m - 1):
+        x[row, 3 if row % 2 else row % k] = -INF if row % 3 == 0 else INF
+    x[7777, 3], x[7778, 3], x[7778, 4] = NAN, INF, NAN
+    op = pool_max_op(4, 2.0)
+    with cutlass_ops.float32_precision(mode):
+        y = op.call(x, weight, bias)
+    op.judge(y, x, weight, bias)
+    assert int((~y.isfinite()).sum()) == 13
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])

@@ -9,7 +9,7 @@ import torch
 from fused import linear_like, pool_max_op, same_bits
 from heads import head_of
 from native import (
-    FP16X3,
+    FP16X3_KERNELS,
     KERNELS,
     OPS,
     force_folding,
@@ -28,7 +28,7 @@ pytestmark = [needs_binary, pytest.mark.sanitizer]
 
 # Scalar accesses, 128-bit accesses, the same of the mainloop that wants a tile at least.
 SMALL_SHAPES = ((129, 257, 67), (3, 68, 132), (129, 132, 68))
-# More blocks of k than the tensor-core kernel has stages.
+# More blocks of k than the tensor-core kernels have stages.
 FP16X3_SHAPES = ((129, 132, 520),)
 # For the skinny kernel: whole chunks of k and a rest, with 16, 8, 2 and 1 rows a group; 128-bit
 # copies, fewer columns than a warp takes, and 4-byte copies.
@@ -38,7 +38,7 @@ SKINNY_SHAPES = ((16, 70, 1032), (8, 36, 1100), (2, 3, 2100), (1, 64, 8200), (17
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["gelu", "avgpool_gelu_scale_max"])
 def test_small_gemms(name: str, kernel: str, gpu: str) -> None:
-    shapes = SMALL_SHAPES + (FP16X3_SHAPES if kernel == FP16X3 else ())
+    shapes = SMALL_SHAPES + (FP16X3_SHAPES if kernel in FP16X3_KERNELS else ())
     run_everywhere(name, kernel, shapes, (1, 2), [])
 
 

@@ -96,8 +96,8 @@ def test_a_pack_tells_how_many_rows_it_folded(
     )
     agree(y, around)
     name = "avgpool_gelu_scale_max"
-    packed = (name, 5, 3, 7, 1, plans.H200, 3, False, False)
-    assert asked == [packed, (name, 5, 9, 7, 3, plans.H200, 1, False, False), packed]
+    packed = (name, 5, 3, 7, 1, plans.H200, 3, False, False, True)
+    assert asked == [packed, (name, 5, 9, 7, 3, plans.H200, 1, False, False, True), packed]
 
 
 # Hardly more than the least sizes for which the cost model takes the tensor cores; which native op
