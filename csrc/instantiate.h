@@ -111,7 +111,9 @@ Status run_fp16x3_narrow(LinearCall const& call, Chain const& chain, Sink const&
   using Gemm = gemm::Fp16x3Gemm<gemm::Fp16x3NarrowMainloop<Tile>, Chain, Sink>;
   check_table<kFp16x3Narrow, Tile>();
   gemm::Problem const& problem = call.problem;
-  gemm::FloatRows const x{problem.x, problem.x_stride, problem.m, problem.k, call.x_scales};
+  // Of one row it is not looked at, but TMA wants it in fours.
+  std::int64_t const stride = problem.m > 1 ? problem.x_stride : ceil_div(problem.k, 4) * 4;
+  gemm::FloatRows const x{problem.x, stride, problem.m, problem.k, call.x_scales};
   return gemm::Fp16x3Runner<Gemm>::run(x, call.weight_pairs, chain, sink, call.plan.splits,
                                        call.plan.ctas, call.column_flags, call.stream);
 }

@@ -59,12 +59,14 @@ def unit_columns(tensor: Tensor) -> Tensor:
 
 def tma_rows(x: Tensor) -> bool:
     """Whether TMA can read the matrix as it is, which has unit column stride: an address that is a
-    multiple of 16 bytes, and a row stride that is positive and a multiple of 4 floats.
+    multiple of 16 bytes, and, of several rows, a stride that is positive, a multiple of 4 floats,
+    and below 2^38.
 
     A bulk copy has no other form, so the kernel that reads x by TMA is no candidate elsewhere.
     """
     stride = x.stride(0)
-    return stride > 0 and stride % 4 == 0 and x.data_ptr() % 16 == 0
+    fits = 0 < stride < 2**38 and stride % 4 == 0
+    return (fits or x.shape[0] == 1) and x.data_ptr() % 16 == 0
 
 
 def dense(bias: Tensor | None) -> Tensor | None:

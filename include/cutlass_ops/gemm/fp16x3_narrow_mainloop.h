@@ -104,7 +104,8 @@ struct Fp16x3NarrowMainloop {
 
   /// TMA's terms.
   static Status can_implement(FloatRows const& x) {
-    if (!epilogue::is_aligned(x.elements) || x.stride <= 0 || x.stride % 4 != 0) {
+    if (!epilogue::is_aligned(x.elements) || x.stride <= 0 || x.stride % 4 != 0 ||
+        x.stride >= std::int64_t{1} << 38) {
       return {cudaErrorInvalidValue, "fp16x3 GEMM: rows of x are not 16-byte aligned"};
     }
     return {};
