@@ -54,8 +54,10 @@ Status choose_config(SplitLaunch const& launch) {
                           : launch_split<kFolds, 32, 16>(launch);
   }
   if (columns <= 4096) {
-    return columns <= 1024 ? launch_split<kFolds, 32, 32>(launch)
-                           : launch_split<kFolds, 256, 16>(launch);
+    // A mean of whole rows in one warp would wait for each row in turn.
+    return columns <= 1024   ? launch_split<kFolds, kFolds ? 128 : 32, kFolds ? 8 : 32>(launch)
+           : columns <= 2048 ? launch_split<kFolds, 256, kFolds ? 8 : 16>(launch)
+                             : launch_split<kFolds, 256, 16>(launch);
   }
   return columns <= 8192 ? launch_split<kFolds, 256, 32>(launch)
                          : launch_split<kFolds, kFolds ? 512 : 1024, 32>(launch);

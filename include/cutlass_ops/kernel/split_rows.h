@@ -24,10 +24,11 @@ struct SplitRowsConfig {
   static constexpr int kChunk = kThreads * kColumns_;
   static constexpr int kCtaThreads = kThreads == 32 ? 256 : kThreads;
   static constexpr int kRowsPerCta = kCtaThreads / kThreads;
+  static constexpr int kRowsAhead = 32 / kColumns_;  ///< of a mean, that are loaded at a time
   /// An SM holds so many threads, whose registers are the elements, and, to fold, sums of two each.
   static constexpr int kSmThreads = kColumns_ == 32   ? (kFolds ? 512 : 1024)
-                                    : kColumns_ == 16 ? (kFolds ? 768 : 1280)
-                                                      : (kFolds ? 1024 : 1536);
+                                    : kColumns_ == 16 ? (kFolds ? 512 : 1280)
+                                                      : (kFolds ? 768 : 1536);
   static constexpr int kMinCtas = kSmThreads / kCtaThreads;
 };
 
@@ -71,18 +72,19 @@ struct SplitShare {
     }
   }
 
-  /// The means of kernel_size rows, summed in float64 as fold_rows does.
+  /// The means of kernel_size rows, summed in float64, in their order, as fold_rows does.
   CUTLASS_OPS_DEVICE void load_means(SplitRowsParams const& params, float const* first, int left) {
     double sums[Config::kFragments][4] = {};
+    SplitShare rows[Config::kRowsAhead];
     CUTLASS_OPS_UNROLL_BY(1)
-    for (int row = 0; row < params.kernel_size; ++row, first += params.stride) {
-      load(first, left, params.vectorized);
+    for (int row = 0; row < params.kernel_size; row += Config::kRowsAhead) {
       CUTLASS_OPS_UNROLL
-      for (int i = 0; i < Config::kFragments; ++i) {
-        CUTLASS_OPS_UNROLL
-        for (int j = 0; j < 4; ++j) {
-          sums[i][j] += double(z[i][j]);
-        }
+      for (int i = 0; i < Config::kRowsAhead; ++i, first += params.stride) {
+        rows[i].load(first, row + i < params.kernel_size ? left : 0, params.vectorized);
+      }
+      CUTLASS_OPS_UNROLL
+      for (SplitShare const& next : rows) {
+        next.add_to(sums);
       }
     }
     CUTLASS_OPS_UNROLL
@@ -90,6 +92,16 @@ struct SplitShare {
       CUTLASS_OPS_UNROLL
       for (int j = 0; j < 4; ++j) {
         z[i][j] = float(sums[i][j] / double(params.kernel_size));
+      }
+    }
+  }
+
+  CUTLASS_OPS_DEVICE void add_to(double (&sums)[Config::kFragments][4]) const {
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < Config::kFragments; ++i) {
+      CUTLASS_OPS_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        sums[i][j] += double(z[i][j]);
       }
     }
   }
