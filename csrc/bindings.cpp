@@ -225,7 +225,7 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   call.problem.n = problem.n / window;
   call.problem.weight_stride = problem.k;
   call.plan = plan_of({kernel, splits}, shape_of(whole.epilogue, unpooled, call.problem.n),
-                      call.problem, true);
+                      call.problem, false);
   FoldedMemory const parts(call.problem.n, problem.k, call.plan.kernel, call.plan.workspace);
   float* const means = operands.dense(memory, "memory", parts.elements);
   STD_TORCH_CHECK(epilogue::is_aligned(means), "memory must be 16-byte aligned");
@@ -236,7 +236,7 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
 
   if (takes_halves(call.plan.kernel)) {
     check(make_pairs(call, {problem.weight, problem.weight_stride, window, call.problem.n,
-                            problem.k, means, whole.call.arguments.bias, means_bias}));
+                            problem.k, nullptr, whole.call.arguments.bias, means_bias}));
     whole.call.plan = call.plan;
     whole.call.x_scales = call.x_scales;
     whole.call.weight_pairs = call.weight_pairs;

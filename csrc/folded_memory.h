@@ -10,13 +10,13 @@
 
 namespace cutlass_ops {
 
-/// Memory of a call that folds: the means of W, or their halves, and of the bias, then the
-/// workspace.
+/// Memory of a call that folds: the means of W, unless the kernel takes their halves, which lie in
+/// the workspace, and of the bias; then the workspace.
 struct FoldedMemory {
   std::int64_t bias, workspace, elements;  ///< where they begin, each 16-byte aligned; and the end
 
   FoldedMemory(std::int64_t windows, int k, int kernel, std::int64_t workspace_elements)
-      : bias(takes_halves(kernel) ? PairMemory(windows, k).elements : ceil_div(windows * k, 4) * 4),
+      : bias(takes_halves(kernel) ? 0 : ceil_div(windows * k, 4) * 4),
         workspace(whole_lines(bias + windows)),
         elements(workspace + workspace_elements) {}
 };

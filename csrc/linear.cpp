@@ -21,11 +21,11 @@ Status make_pairs(LinearCall& call, SplitTask weight) {
     call.x_scales = scales_in(memory, problem.m, problem.k);
   }
   if (call.weight_pairs.halves == nullptr) {
-    if (weight.memory == nullptr) {
-      float* const behind = memory + x_elements(kernel, call.plan.splits, problem.m, problem.k);
-      weight = {problem.weight, problem.weight_stride, 1, problem.n, problem.k, behind, nullptr,
+    if (weight.source == nullptr) {
+      weight = {problem.weight, problem.weight_stride, 1, problem.n, problem.k, nullptr, nullptr,
                 nullptr};
     }
+    weight.memory = memory + x_elements(kernel, call.plan.splits, problem.m, problem.k);
     call.weight_pairs = pairs_in(weight.memory, problem.n, problem.k);
   }
   SplitTask x{};

@@ -21,6 +21,7 @@ constexpr double kReadBytesPerNs = 4100.0;  // the skinny kernel, one row
 constexpr double kLaunchNs = 2000.0;        // a dependent launch
 constexpr double kPartialWaveNs = 4000.0;   // of a wave that stores its accumulators as they are
 constexpr double kCollectNs = 3000.0;       // a piece, by the CTA that completes its tile
+constexpr double kFactorsNs = 5000.0;       // those of W's columns, before its halves
 constexpr double kAloneNs = 640.0;    // a tile of k of fp16x3's narrow kernel, one CTA on an SM
 constexpr double kStreamNs = 8000.0;  // flags cleared, pieces published and added up
 
@@ -85,9 +86,13 @@ double stream_ns(KernelInfo const& kernel, PlanRequest const& request) {
          kStreamNs + double(shares - 1) * kCollectNs;
 }
 
-/// Splitting so many elements into halves before.
-double halves_ns(PlanRequest const& request, double elements) {
-  return 8.0 * elements / kBytesPerNs * kReferenceSms / request.gpu.sm_count;
+/// Making the halves of W, with the factors of its columns, unless they are there, and those of x.
+double halves_ns(PlanRequest const& request, bool of_x) {
+  bool const of_weight = !request.packed;
+  double const elements =
+      double(request.k) * ((of_x ? request.m : 0.0) + (of_weight ? request.n : 0.0));
+  return 8.0 * elements / kBytesPerNs * kReferenceSms / request.gpu.sm_count +
+         (of_x || of_weight ? kLaunchNs : 0.0) + (of_weight ? kFactorsNs : 0.0);
 }
 
 /// CTAs take whole tiles, or splits of them, one after the other, or wait for the halves of W; the
@@ -98,10 +103,9 @@ double fp16x3_ns(KernelInfo const& kernel, PlanRequest const& request, int split
                          kernel.tile_k / (kernel.tflops * 1e3 / kReferenceSms);
   std::int64_t const items = tiles_of(kernel, request) * splits;
   double const rounds = double(ceil_div(items, resident_ctas(kernel, request)));
-  double const elements = double(request.k) * (request.m + (request.packed ? 0.0 : request.n));
   double const weight_ns = 4.0 * request.n * double(request.k) / kBytesPerNs;
   return std::max(rounds * item_ns, weight_ns) + rounds * kernel.wave_ns +
-         halves_ns(request, elements) + (request.packed ? 2.0 : 3.0) * kLaunchNs;
+         halves_ns(request, true) + kLaunchNs;
 }
 
 /// Two CTAs on an SM wait for memory together, one waits for its own loads.
@@ -116,8 +120,7 @@ double fp16x3_narrow_ns(KernelInfo const& kernel, PlanRequest const& request, in
   if (std::int64_t const rest = items % places; rest > 0) {
     ns += rest > request.gpu.sm_count ? full : tiles_of_k * kAloneNs + kernel.wave_ns;
   }
-  double const split = request.packed ? 0.0 : double(request.k) * request.n;
-  return ns + halves_ns(request, split) + (request.packed ? 1.5 : 3.0) * kLaunchNs;
+  return ns + halves_ns(request, false) + 1.5 * kLaunchNs;
 }
 
 /// The skinny kernel reads W once per row group, or is bound by its arithmetic.
@@ -298,9 +301,8 @@ bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu, bool fp16x3, 
   int const windows = n / kernel_size;
   std::optional<Plan> const pooled =
       choose_plan({m, n, k, kernel_size, true, 1, gpu, 1, fp16x3, false, x_aligned});
-  // Folding leaves the means in the form that the kernel wants.
   std::optional<Plan> const folded =
-      choose_plan({m, windows, k, 1, true, 1, gpu, kernel_size, fp16x3, true, x_aligned});
+      choose_plan({m, windows, k, 1, true, 1, gpu, kernel_size, fp16x3, false, x_aligned});
   if (!pooled || !folded) {
     return !pooled;
   }

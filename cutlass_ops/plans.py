@@ -113,9 +113,8 @@ def pooled_route(
     rows = windows * kernel_size
     scale = 1.0  # a plan does not depend on it
     if kernel_size > 1 and OPS._choose_folding(m, rows, k, kernel_size, gpu, fp16x3, x_aligned):
-        halves = fp16x3  # folding leaves them in the mode, where the means would be
         plan = linear_plan(
-            name, (1.0, scale), m, windows, k, gpu, kernel_size, fp16x3, halves, x_aligned
+            name, (1.0, scale), m, windows, k, gpu, kernel_size, fp16x3, False, x_aligned
         )
         memory: int = OPS._folded_memory(windows, k, plan.kernel, plan.workspace)
         return PooledRoute(rows, True, plan, memory)
