@@ -398,8 +398,7 @@ def test_fp16x3_of_folded_rows_that_are_read_twice(
     name, params = "avgpool_gelu_scale_max", [3.0, -2.0]
     m, n, k = 130, 396, 20_000
     x, weight, bias = linear_like(m, n, k, fp16x3_gpu)
-    # as plans.pooled_route asks: folding leaves halves, for which the workspace needs no room
-    plan = forced(kernel, name, [1.0, -2.0], (m, n // 3, k), splits, packed=True)
+    plan = forced(kernel, name, [1.0, -2.0], (m, n // 3, k), splits)
     memory, out = guarded((m,), fp16x3_gpu)
     elements = OPS._folded_memory(n // 3, k, plan[0], plan[2])
     scratch, space = guarded((elements,), fp16x3_gpu)
