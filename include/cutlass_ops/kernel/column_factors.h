@@ -31,7 +31,7 @@ CUTLASS_OPS_DEVICE float inverse_factor(float factor) {
 struct ColumnFactorsConfig {
   static constexpr int kThreads = 1024;
   static constexpr int kCluster = 8;    ///< CTAs; one alone took 31 us for 8192 columns
-  static constexpr int kSamples = 16;   ///< rows of W that are looked at
+  static constexpr int kSamples = 8;    ///< rows of W that are looked at, all at once
   static constexpr int kDeadZone = 10;  ///< binades within which columns count as alike
   static constexpr int kMost = 40;      ///< binades of a factor
 };
@@ -52,7 +52,7 @@ CUTLASS_OPS_DEVICE int sum_of_exponents(ColumnFactorsParams const& params, int c
   constexpr int kSamples = ColumnFactorsConfig::kSamples;
   int sum = 0;
   bool complete = true;
-  CUTLASS_OPS_UNROLL_BY(8)  // all loads of 16 at once take more registers than there are
+  CUTLASS_OPS_UNROLL
   for (int i = 0; i < kSamples; ++i) {
     // With fewer rows than samples some are looked at more than once.
     std::int64_t const row = std::int64_t{i} * params.rows / kSamples;
@@ -114,7 +114,7 @@ CUTLASS_OPS_DEVICE ColumnStatistics combine_statistics(ColumnStatistics const& o
 }
 #endif
 
-/// One cluster: 16 rows are little to read, and what follows does not wait for it with its own
+/// One cluster: 8 rows are little to read, and what follows does not wait for it with its own
 /// loads. Built for an older GPU than those with clusters it is empty, as are the kernels that
 /// want halves.
 template <class Config>
