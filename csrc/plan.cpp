@@ -128,9 +128,10 @@ double skinny_ns(PlanRequest const& request, int splits) {
   KernelInfo const& kernel = kKernels[kSkinny];
   double const groups = double(ceil_div(request.m, kernel.tile_m));
   double const rows = std::min(request.m, kernel.tile_m);
-  double const bytes = 4.0 * request.n * double(request.k) * groups;
-  double const flops = 2.0 * rows * groups * request.n * double(request.k);
-  double const ctas = groups * double(ceil_div(request.n, kernel.tile_n)) * splits;
+  double const tiles_n = double(ceil_div(request.n, kernel.tile_n));
+  double const bytes = 4.0 * double(request.k) * (request.n * groups + request.m);
+  double const flops = 2.0 * rows * groups * tiles_n * kernel.tile_n * double(request.k);
+  double const ctas = groups * tiles_n * splits;
   double const fill = std::min(1.0, ctas / (double(request.gpu.sm_count) * kernel.ctas_per_sm));
   double const scale = kReferenceSms / request.gpu.sm_count;
   return std::max(bytes / kReadBytesPerNs, flops / (kernel.tflops * 1e3)) * scale / fill +
@@ -150,21 +151,23 @@ double partials_ns(PlanRequest const& request, int splits) {
 /// case, is about 0.25 sqrt(k) roundings of 2^-24 (22.8 at k = 8192); s splits divide it by s.
 /// Wanted is the bound of the tests with a tenth to spare: twice the error of the unfolded layer,
 /// measured as 0.77 of the chain's over sqrt(f), plus 4 roundings.
-int splits_for_accuracy(PlanRequest const& request) {
+int splits_for_accuracy(PlanRequest const& request, double additions) {
   if (request.folded == 1) {
     return 1;
   }
-  double const chain = 0.25 * std::sqrt(double(request.k));
-  double const bound = 0.9 * (1.5 * chain / std::sqrt(double(request.folded)) + 4.0);
-  return std::max(1, int(std::ceil(chain / bound)));
+  double const layer = 0.25 * std::sqrt(double(request.k));
+  double const bound = 0.9 * (1.5 * layer / std::sqrt(double(request.folded)) + 4.0);
+  return std::max(1, int(std::ceil(0.25 * std::sqrt(additions) / bound)));
 }
 
-/// Splits of k that a kernel must have. The skinny one adds up 32 chains as it is, stream-K cuts k
-/// in its own way, and the errors of fp16x3 do not grow with k.
+/// Splits of k that a kernel must have. The skinny one adds up 32 chains as it is, and stream-K
+/// cuts k in its own way. The kernels that take halves add in fp32 once for a tile of k.
 int least_splits(KernelInfo const& kernel, PlanRequest const& request) {
-  bool const fixed = kernel.family == KernelFamily::kSkinny ||
-                     kernel.family == KernelFamily::kStreamK || takes_halves(kernel);
-  return fixed ? 1 : splits_for_accuracy(request);
+  if (kernel.family == KernelFamily::kSkinny || kernel.family == KernelFamily::kStreamK) {
+    return 1;
+  }
+  double const k = request.k;
+  return splits_for_accuracy(request, takes_halves(kernel) ? k / kernel.tile_k : k);
 }
 
 /// Whether stream-K makes the chains of additions short enough: fewer tiles than CTAs are cut into
@@ -174,7 +177,7 @@ bool accurate(KernelInfo const& kernel, PlanRequest const& request) {
     return true;
   }
   return std::max<std::int64_t>(1, resident_ctas(kernel, request) / tiles_of(kernel, request)) >=
-         splits_for_accuracy(request);
+         splits_for_accuracy(request, request.k);
 }
 
 /// The transposing mainloop moves tiles that reach over an edge back inside; there is no tensor map
@@ -306,8 +309,11 @@ bool choose_folding(int m, int n, int k, int kernel_size, Gpu gpu, bool fp16x3, 
   if (!pooled || !folded) {
     return !pooled;
   }
-  double const fold_bytes = 4.0 * double(k) * (double(n) + windows);
-  double const fold_ns = fold_bytes / kBytesPerNs * (kReferenceSms / gpu.sm_count) + kLaunchNs;
+  // Where halves are wanted, they are made of W itself and not of means that were written before.
+  bool const at_once = takes_halves(folded->kernel);
+  double const fold_bytes = 4.0 * double(k) * (double(n) + (at_once ? -1.0 : 1.0) * windows);
+  double const fold_ns =
+      fold_bytes / kBytesPerNs * (kReferenceSms / gpu.sm_count) + (at_once ? 0.0 : kLaunchNs);
   return double(folded->nanoseconds) + fold_ns < double(pooled->nanoseconds);
 }
 

@@ -6,6 +6,7 @@ to fold once instead of on every call packs, and owns the snapshot.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from .validation import check_fold, check_kernel_size
 from .weights import split_rows
 
 _STATE_VERSION = 1
+_making_halves = threading.Lock()  # calls may come from several threads
 
 
 class PackedLinear(nn.Module):
@@ -96,11 +98,16 @@ class PackedLinear(nn.Module):
         """
         pairs = self.pairs
         if pairs is None:
-            return self._split_weight() if _can_split(weight, self.precision) else None
+            return self._make_halves() if _can_split(weight, self.precision) else None
         if self._last_split is None:
             return pairs
         split, made = self._last_split
         return pairs if (split() is weight) == (made() is pairs) else None
+
+    def _make_halves(self) -> Tensor | None:
+        """Those of the first call that wants them, by one thread alone."""
+        with _making_halves:
+            return self._split_weight() if self.pairs is None else self.pairs
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedLinear:
         """What moves and casts a module: not the halves, which are made anew from what came of the

@@ -37,9 +37,9 @@ def set_float32_precision(mode: str, strict: bool = False) -> None:
     two fp16 halves and adds three of the four products of halves. Its error is that of float32
     norm-wise per row: relative to the norms of the two rows that are multiplied, not to every term
     of their product. An entry that dwarfs the rest of its row by 10^7 and meets a zero weight
-    contributes nothing, and costs the others their low bits; use ``"ieee"`` for such data. Few
-    rows, which wait for memory and not for arithmetic, and rows with infinities or NaN are computed
-    as in ``"ieee"``.
+    contributes nothing, and costs the others their low bits; use ``"ieee"`` for such data. Rows
+    with infinities are computed as in ``"ieee"``, and so are problems for which its kernels are
+    estimated faster, such as few rows.
 
     Args:
         mode: ``"ieee"`` or ``"fp16x3"``; anything else raises ValueError.

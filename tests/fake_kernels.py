@@ -175,8 +175,7 @@ class Kernels:
         assert out.is_contiguous()
         windows = len(weight) // int(params[0])
         shape = len(x), windows, weight.shape[1]
-        inner = workspace_of(name, (1.0, 1.0), shape, kernel, splits, True)
-        assert memory.numel() >= windows * (weight.shape[1] + 1) + inner
+        inner = workspace_of(name, (1.0, 1.0), shape, kernel, splits, False)
         assert memory.numel() >= OPS._folded_memory(windows, shape[2], kernel, inner)
         out.view(-1).copy_(linear_head(x, weight, bias, name, params, kernel))
 

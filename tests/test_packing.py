@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -377,6 +379,25 @@ def test_halves_that_could_not_be_made_are_made_by_the_next_call(
     assert pack.pairs is None
     cutlass_ops.linear_avgpool_gelu_scale_max(x, pack)
     assert kernels.products.pop()[1]
+    assert has_its_halves(pack)
+
+
+def test_threads_of_the_first_call_make_the_halves_once(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, calls = weights._split_rows_native, []
+
+    def slowly(*arguments: object) -> None:
+        calls.append(arguments)
+        time.sleep(0.02)
+        split(*arguments)
+
+    pack = copy.deepcopy(split_pack()[1])
+    monkeypatch.setattr(weights, "_split_rows_native", slowly)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: pack.halves(pack.weight), range(8)))
+    assert len(calls) == 1
+    assert all(pairs is pack.pairs for pairs in found)
     assert has_its_halves(pack)
 
 

@@ -113,7 +113,7 @@ def test_headline_sizes_on_the_gpu(op: Fused, m: int, n: int, k: int, cuda: str)
     judge(op, m, n, k, cuda, strict=m > 16)
 
 
-@pytest.mark.parametrize("kernel_size", [4, 16, 64])
+@pytest.mark.parametrize("kernel_size", [4, 16, 64, 1024])
 def test_strict_bound_of_folded_weights(kernel_size: int, cuda: str) -> None:
     """Eager PyTorch averages k rounding errors, and they shrink by the root of k; the product with
     folded weights has one. Terms of one sign let it grow with the length of a chain of sums."""

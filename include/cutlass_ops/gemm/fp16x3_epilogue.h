@@ -21,10 +21,10 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// Takes back the scales of a row of x and of one of W. Their factors are paired, so that either
-/// product is about the root of them all: a result in float's range stays there on the way.
+/// Takes back the scales of a row of x and of one of W, in turns: a result in float's range stays
+/// there on the way, and 0 stays 0, where the product of the scales may be infinite.
 CUTLASS_OPS_DEVICE float scale_back(float z, Fp16Scale x, float w_first, float w_second) {
-  return z * (x.first * w_first) * (x.second * w_second);
+  return z * x.first * w_first * x.second * w_second;
 }
 
 template <class Tile, class Chain, class Sink>

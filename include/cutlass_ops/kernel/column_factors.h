@@ -34,6 +34,7 @@ struct ColumnFactorsConfig {
   static constexpr int kSamples = 8;    ///< rows of W that are looked at, all at once
   static constexpr int kDeadZone = 10;  ///< binades within which columns count as alike
   static constexpr int kMost = 40;      ///< binades of a factor
+  static constexpr int kMostLoss = 16;  ///< binades that a row of W may lose (some_row_loses)
 };
 
 struct ColumnFactorsParams {
@@ -79,6 +80,41 @@ struct ColumnStatistics {
   }
 };
 
+CUTLASS_OPS_DEVICE int factor_exponent(float sum, float mean) {
+  constexpr int kMost = ColumnFactorsConfig::kMost;
+  int const binades = int(rintf((sum - mean) / ColumnFactorsConfig::kSamples));
+  return max(-kMost, min(kMost, binades));
+}
+
+/// Whether one of this warp's rows of W is not what the samples promised. Under factors the halves
+/// of a row of x are as fine as 2^-39 of its largest element times the largest factor, at worst;
+/// they meet elements up to 2^a of a row of W that has been divided, whose result is not small
+/// beside 2^b, its largest element before.
+template <class Config>
+CUTLASS_OPS_DEVICE bool some_row_loses(ColumnFactorsParams const& params, int first, int step,
+                                       int largest_factor) {
+  bool loses = false;
+  CUTLASS_OPS_UNROLL_BY(1)
+  for (std::int64_t row = first; row < params.rows; row += step) {
+    float divided = -INFINITY;
+    float whole = -INFINITY;
+    CUTLASS_OPS_UNROLL_BY(4)
+    for (std::int64_t column = threadIdx.x % 32; column < params.columns; column += 32) {
+      unsigned const bits = __float_as_uint(params.weight[row * params.stride + column]);
+      int const exponent = int(bits >> 23 & 0xff);
+      if (exponent > 0) {
+        whole = fmaxf(whole, float(exponent));
+        divided = fmaxf(divided, float(exponent - exponent_of_factor(params.factors[column])));
+      }
+    }
+    whole = epilogue::warp_reduce<FloatMax>(whole);
+    divided = epilogue::warp_reduce<FloatMax>(divided);
+    bool const finite = whole > 0.0f && whole < 255.0f;
+    loses |= finite && float(largest_factor) + divided - whole > float(Config::kMostLoss);
+  }
+  return loses;
+}
+
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 /// Monoids of one sort, with shared memory of their own.
 struct LowestMax : FloatMax {};
@@ -115,8 +151,8 @@ CUTLASS_OPS_DEVICE ColumnStatistics combine_statistics(ColumnStatistics const& o
 #endif
 
 /// One cluster: 8 rows are little to read, and what follows does not wait for it with its own
-/// loads. Built for an older GPU than those with clusters it is empty, as are the kernels that
-/// want halves.
+/// loads. All rows are read only where columns are not alike. Built for an older GPU than those
+/// with clusters it is empty, as are the kernels that want halves.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) column_factors(
     __grid_constant__ ColumnFactorsParams const params) {
@@ -146,9 +182,15 @@ __global__ void __launch_bounds__(Config::kThreads) column_factors(
   float const mean = all.total / all.columns;
   for (std::int64_t column = first; column < params.pitch; column += kStep) {
     int const sum = column < params.columns ? sums[column] : INT_MIN;
-    float const binades = sum == INT_MIN ? 0.0f : rintf((float(sum) - mean) / Config::kSamples);
-    int const most = Config::kMost;
-    params.factors[column] = ldexpf(1.0f, max(-most, min(most, int(binades))));
+    params.factors[column] = ldexpf(1.0f, sum == INT_MIN ? 0 : factor_exponent(float(sum), mean));
+  }
+  cluster_arrive();
+  cluster_wait();  // for all factors
+  int const largest = max(0, factor_exponent(all.highest, mean));
+  int const warps = kStep / 32;
+  bool const loses = some_row_loses<Config>(params, int(first) / 32, warps, largest);
+  if (__syncthreads_or(loses) && threadIdx.x == 0) {
+    *params.spread = 0;
   }
 #endif
 }
