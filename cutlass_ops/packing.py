@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from . import precision as _precision
-from ._torch_private import dispatch_modes, tracing_state, transforms_active
+from .halves import can_split, references, split
 from .routing import autocast_active, without_autocast
 from .schemas import OPS
 from .validation import check_fold, check_kernel_size
-from .weights import split_rows
 
 _STATE_VERSION = 1
 _making_halves = threading.Lock()  # calls may come from several threads
@@ -76,16 +75,16 @@ class PackedLinear(nn.Module):
         self.precision = mode
         self.register_buffer("weight", _snapshot(weight, kernel_size))
         self.register_buffer("bias", None if bias is None else _snapshot(bias, kernel_size))
-        pairs = _split(self.weight, mode, None)
+        pairs = split(self.weight, mode, None)
         self.register_buffer("pairs", pairs, persistent=False)
-        self._last_split = None if pairs is None else _references(self.weight, pairs)
+        self._last_split = None if pairs is None else references(self.weight, pairs)
         self.train(False)
 
     def _split_weight(self, memory: Tensor | None = None) -> Tensor | None:
         """Make the halves of the weight as it is, in ``memory`` if they fit in, or drop them."""
         weight = self.weight
-        self.pairs = pairs = _split(weight, self.precision, memory)
-        self._last_split = None if pairs is None else _references(weight, pairs)
+        self.pairs = pairs = split(weight, self.precision, memory)
+        self._last_split = None if pairs is None else references(weight, pairs)
         return pairs
 
     def halves(self, weight: Tensor) -> Tensor | None:
@@ -98,7 +97,7 @@ class PackedLinear(nn.Module):
         """
         pairs = self.pairs
         if pairs is None:
-            return self._make_halves() if _can_split(weight, self.precision) else None
+            return self._make_halves() if can_split(weight, self.precision) else None
         if self._last_split is None:
             return pairs
         split, made = self._last_split
@@ -201,42 +200,6 @@ def _snapshot(tensor: Tensor, kernel_size: int) -> Tensor:
             return tensor.clone(memory_format=torch.contiguous_format)
         folded: Tensor = OPS.fold_rows(tensor, kernel_size)
         return folded
-
-
-def _references(weight: Tensor, pairs: Tensor) -> tuple[weakref.ref[Tensor], weakref.ref[Tensor]]:
-    return weakref.ref(weight), weakref.ref(pairs)
-
-
-def _can_split(weight: Tensor, precision: str) -> bool:
-    """Whether something would read the halves of a packed weight, and something can make them: not
-    in a trace or a transform, where they would be a value of its own and a pack may live for one
-    call, nor of subclasses of Tensor. Not while a CUDA graph is captured either: they would not be
-    there before it is replayed."""
-    return not (
-        precision == "ieee"
-        or torch.compiler.is_compiling()
-        or transforms_active()
-        or dispatch_modes() > 0
-        or tracing_state() is not None
-        or type(weight) is not Tensor
-        or weight.dtype != torch.float32
-        or weight.numel() == 0
-        or _precision.reason_not_native(precision, weight.device) is not None
-        or (weight.is_cuda and torch.cuda.is_current_stream_capturing())
-    )
-
-
-def _split(weight: Tensor, precision: str, memory: Tensor | None) -> Tensor | None:
-    """The halves of a packed weight, in ``memory`` if they fit in: a CUDA graph may read it. None
-    where they cannot be made."""
-    if not _can_split(weight, precision):
-        return None
-    # an inference tensor could not be written to when a state_dict is loaded
-    with torch.inference_mode(False), torch.no_grad():
-        pairs = split_rows(weight, memory)
-    if pairs.is_cuda:  # the next call may come on another stream, which would not wait for them
-        torch.cuda.current_stream(pairs.device).synchronize()
-    return pairs
 
 
 def pack_linear(
