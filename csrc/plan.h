@@ -36,7 +36,7 @@ struct PlanRequest {
   int folded;      ///< each row of the weight is the mean of so many rows of the layer's
   bool fp16x3;     ///< the tensor cores may be used
   bool packed;     ///< the halves of the weight are there
-  bool x_aligned;  ///< TMA can read rows of x: they are 16-byte aligned, and do not overlap
+  bool x_aligned;  ///< TMA can read the rows of x (tma_rows in operands.py)
 };
 
 /// The plan that is estimated to be the fastest; none where no kernel can run.

@@ -4,7 +4,7 @@
 // rows at a time in shared memory that no other warp touches, and then takes them one by one, or,
 // where they are short, together. Rows that are wanted as they are it has copied while it goes on.
 // (Stores from the registers, of
-// eight columns of a row at a time, were slower: 179 us for 151 at 512 x 32768 x 512.)
+// eight columns of a row at a time, were slower: 178 us for 151 at 512 x 32768 x 512.)
 #pragma once
 
 #include <type_traits>

@@ -2,6 +2,7 @@
 // of 64 rows multiply and run the epilogue.
 #pragma once
 
+#include "cute/arch/copy_sm90_desc.hpp"
 #include "cutlass/arch/reg_reconfig.h"
 
 #include "cutlass_ops/dependent_launch.h"
@@ -74,7 +75,8 @@ struct Fp16x3Gemm {
 
   CUTLASS_OPS_DEVICE static void produce(Params const& params, SharedStorage& storage,
                                          Pipeline& pipeline) {
-    Mainloop::prefetch(params.mainloop);
+    cute::prefetch_tma_descriptor(params.mainloop.x.copy.get_tma_descriptor());
+    cute::prefetch_tma_descriptor(params.mainloop.w.copy.get_tma_descriptor());
     wait_for_predecessor();
     PipelineState state = cutlass::make_producer_start_state<Pipeline>();
     visit_items(params, [&](TileCoordinate const& tile, int begin, int end) {

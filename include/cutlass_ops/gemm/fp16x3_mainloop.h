@@ -82,11 +82,6 @@ struct Fp16x3Mainloop {
   using Accumulators = decltype(cute::partition_fragment_C(
       TiledMma{}, cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>>{}));
 
-  CUTLASS_OPS_DEVICE static void prefetch(Params const& params) {
-    cute::prefetch_tma_descriptor(params.x.copy.get_tma_descriptor());
-    cute::prefetch_tma_descriptor(params.w.copy.get_tma_descriptor());
-  }
-
   /// What fills, called by one thread with (barrier, tile of k, stage), a stage.
   CUTLASS_OPS_DEVICE static auto source(Params const& params, int tile_m, int tile_n,
                                         SharedStorage& storage) {

@@ -121,11 +121,6 @@ struct Fp16x3NarrowMainloop {
   using Halves = decltype(cute::make_tensor<Element>(cute::partition_shape_A(
       TiledMma{}, cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kK>>{})));
 
-  CUTLASS_OPS_DEVICE static void prefetch(Params const& params) {
-    cute::prefetch_tma_descriptor(params.x.copy.get_tma_descriptor());
-    cute::prefetch_tma_descriptor(params.w.copy.get_tma_descriptor());
-  }
-
   /// What fills, called by one thread with (barrier, tile of k, stage), a stage.
   CUTLASS_OPS_DEVICE static auto source(Params const& params, int tile_m, int tile_n,
                                         SharedStorage& storage) {
