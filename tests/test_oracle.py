@@ -11,7 +11,16 @@ import torch
 import torch.nn.functional as F
 from fused import BOTH, Fused, linear_like, pool_max_op, softmax_op
 from gradients import check_gradients
-from oracle import UNIT, Linear, Matrix, check, gelu_exact, softmax_head, tf32_round
+from oracle import (
+    UNIT,
+    Linear,
+    Matrix,
+    check,
+    gelu_exact,
+    pool_max_head,
+    softmax_head,
+    tf32_round,
+)
 from torch import Tensor
 
 import cutlass_ops
@@ -186,6 +195,23 @@ def test_a_zero_reference_is_judged_absolutely(device: str) -> None:
     check(torch.zeros(3, device=device), op.head, Linear(x, weight))
     with pytest.raises(AssertionError):
         check(torch.full((3,), 1e-6, device=device), op.head, Linear(x, weight))
+
+
+def test_windows_that_eager_adds_up_exactly_are_no_yardstick(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two large terms that nearly cancel leave no error in eager's order, and none nearby."""
+    monkeypatch.setattr(oracle, "tally", Counter(judged=0, allowed=0))
+    head = pool_max_head(4, -2.0)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        moved = 1 + (torch.rand(1, 4, generator=generator) - 0.5) * 2.0**-7
+        z = (torch.tensor([[-2.9755, 1.2360, 2.4236, -0.8167]]) * moved).to(device)
+        in_pairs = (z[:, :2].sum(-1) + z[:, 2:].sum(-1)).unsqueeze(-1) / 4
+        y = head.candidates(in_pairs.double().repeat_interleave(4, -1)).amax(-1).float()
+        check(y, head, Matrix(z))
+        with pytest.raises(AssertionError):
+            check(y * (1 + 2.0**-17), head, Matrix(z))
 
 
 def test_exact_gelu_is_the_integral_of_the_normal_density() -> None:
