@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -629,6 +630,19 @@ def test_the_transposing_kernels_leave_small_problems_to_others(kernel: str) -> 
         with pytest.raises(RuntimeError, match="cannot run"):
             OPS._plan_for("gelu", [], *shape, plans.H200, kernel, 1)
     assert OPS._plan_for("gelu", [], 128, 128, 32, plans.H200, kernel, 1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_fp16x3_leaves_short_rows_to_float32(packed: bool) -> None:
+    """A sum of few products is rounded less by FFMA than by halves (docs/accuracy.md)."""
+
+    def in_halves(k: int) -> list[bool]:
+        sizes = itertools.product((64, 1024, 16384, 262_144), (1, 64, 512, 16384))
+        chosen = (OPS._plan("gelu", [], m, n, k, plans.H200, 1, True, packed) for m, n in sizes)
+        return ["fp16x3" in OPS._describe_plan(plan) for plan in chosen]
+
+    assert not any(any(in_halves(k)) for k in range(17))
+    assert any(in_halves(64))
 
 
 @pytest.mark.parametrize("capability", [80, 90])
