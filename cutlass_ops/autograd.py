@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import calls
+from ._torch_private import transforms_active
 from .gradients import (
     entry,
     gelu_softmax_gradient,
@@ -198,13 +199,13 @@ class FoldRows(Function):
 
 
 class LinearAvgPoolGeluScaleMax(Function):
-    """Op B on x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None; y ``[M]``.
+    """Op B on x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None: y ``[M]``, and with it what
+    winners.py needs for the gradient: the winning window and the slope there of each row, and the
+    folded weight, a k-th of the weight. Nothing of size ``[M, N]`` is kept.
 
-    Only the inputs are saved. Backward folds the weights again and recomputes the pooled linear
-    part, ``[M, N // k]``: a k-th of what eager PyTorch keeps. In a row with an infinite x that may
-    put the maximum in another window than forward has it; the gradient is NaN in either. To find
-    the right one takes one more product of this size at the least, with the signs, and for all
-    rows, because to select rows on a GPU is to wait for it.
+    A graph of backward is made of the dense products, from the inputs. In a row with an infinite x
+    the maximum may be in another window than the unfolded weights have it; the gradient is NaN in
+    either.
     """
 
     generate_vmap_rule = True
@@ -218,40 +219,65 @@ class LinearAvgPoolGeluScaleMax(Function):
         scale: float,
         approximate: str,
         precision: str,
-    ) -> Tensor:
-        return calls.linear_avgpool_gelu_scale_max(
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return calls.linear_avgpool_gelu_scale_max_training(
             x, weight, bias, kernel_size, scale, approximate, precision
         )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, bias, kernel_size, scale, approximate, precision = inputs
-        ctx.save_for_backward(x, weight, bias)
-        ctx.kernel_size = kernel_size
-        ctx.scale = scale
-        ctx.approximate = approximate
-        ctx.precision = precision
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, bias, *ctx.options = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, weight, bias, *output[1:])
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
-        """With folded weights Wf, bf and dh the gradient of the maximum at h = x Wf.T + bf:
-        dx = dh Wf, dW = spread(dh.T x), db = spread(column sums of dh)."""
-        (g,) = grads
-        x, weight, bias = ctx.saved_tensors
-        kernel_size = ctx.kernel_size
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        rows = weight.shape[0]
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+        g = grads[0]
+        if g is None:
+            return None, None, None, None, None, None, None
+        x, weight, bias, winners, slopes, folded = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
         with no_autocast(g):
-            folded, folded_bias = weight, bias
-            if kernel_size != 1:
-                folded = fold_rows(weight, kernel_size)
-                folded_bias = None if bias is None else fold_rows(bias, kernel_size)
-            h = linear(x, folded, folded_bias, ctx.precision)
-            dh = max_gradient(g, h, ctx.scale, ctx.approximate)
-            dx = dh @ folded if need_x else None
-            dweight = spread_rows(dh.t() @ x, kernel_size, rows) if need_weight else None
-            dbias = spread_rows(dh.sum(0), kernel_size, rows) if need_bias else None
-        return dx, dweight, dbias, None, None, None, None
+            if torch.is_grad_enabled() or transforms_active():
+                dense = _dense_pooled_gradients(g, x, weight, bias, needed, *ctx.options)
+                return *dense, None, None, None, None
+            kernel_size = ctx.options[0]
+            rows = weight.shape[0]
+            folded = weight if kernel_size == 1 else folded
+            sparse = calls.winner_gradients(
+                g, winners, slopes, x, folded, rows, kernel_size, *needed
+            )
+        wanted = (one if need else None for one, need in zip(sparse, needed, strict=True))
+        return *wanted, None, None, None, None
+
+
+def _dense_pooled_gradients(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    needed: tuple[bool, ...],
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    precision: str,
+) -> Gradients:
+    """With folded weights Wf, bf and dh the gradient of the maximum at h = x Wf.T + bf, computed
+    anew: dx = dh Wf, dW = spread(dh.T x), db = spread(column sums of dh)."""
+    folded, folded_bias = weight, bias
+    if kernel_size != 1:
+        folded = fold_rows(weight, kernel_size)
+        folded_bias = None if bias is None else fold_rows(bias, kernel_size)
+    h = linear(x, folded, folded_bias, precision)
+    dh = max_gradient(g, h, scale, approximate)
+    dx, dweight, dbias = linear_gradients(dh, x, folded, needed)
+    rows = weight.shape[0]
+    return (
+        dx,
+        None if dweight is None else spread_rows(dweight, kernel_size, rows),
+        None if dbias is None else spread_rows(dbias, kernel_size, rows),
+    )
 
 
 linear: Callable[..., Tensor] = entry(Linear)
@@ -260,4 +286,4 @@ gelu_softmax: Callable[..., Tensor] = entry(GeluSoftmax)
 softmax: Callable[..., Tensor] = entry(Softmax)
 gelu_scale_max: Callable[..., Tensor] = entry(GeluScaleMax)
 fold_rows: Callable[..., Tensor] = entry(FoldRows)
-linear_avgpool_gelu_scale_max: Callable[..., Tensor] = entry(LinearAvgPoolGeluScaleMax)
+linear_avgpool_gelu_scale_max: Callable[..., tuple[Tensor, ...]] = entry(LinearAvgPoolGeluScaleMax)

@@ -17,10 +17,11 @@ from torch import Tensor
 from .schemas import LIBRARY, OPS
 
 _Rule = Callable[..., tuple[Any, Any]]
+_POOLED_TRAINING = "linear_avgpool_gelu_scale_max_training"
 
 
-def _rule(name: str) -> _Rule:
-    """The rule of an op whose first argument alone has leading dimensions."""
+def _rule(name: str, has_leading: bool = True) -> _Rule:
+    """The rule of an op whose first argument alone has leading dimensions, or none has."""
     op = getattr(OPS, name).default
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
@@ -29,7 +30,8 @@ def _rule(name: str) -> _Rule:
             dim if isinstance(argument, Tensor) else None
             for argument, dim in zip(args, in_dims, strict=True)
         ]
-        if dims[0] is not None and not any(dim is not None for dim in dims[1:]):
+        alone = dims[0] is not None and not any(dim is not None for dim in dims[1:])
+        if has_leading and alone:
             return _leading(op(args[0].movedim(dims[0], 0), *args[1:]))
         if info.batch_size == 0:
             return _leading(_empty(op, dims, args))
@@ -73,6 +75,12 @@ def _leading(result: Any) -> tuple[Any, Any]:
     return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
 
+def _pooled_training(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    """The folded weight, the last result, is one for all where the weight is."""
+    results, dims = _rule(_POOLED_TRAINING)(info, in_dims, *args)
+    return results, dims if any(d is not None for d in in_dims[1:3]) else (*dims[:-1], None)
+
+
 def _fold_rows(
     info: Any, in_dims: tuple[Any, ...], weight: Tensor, kernel_size: int
 ) -> tuple[Tensor, int]:
@@ -95,3 +103,7 @@ for _name in (
 ):
     torch.library.register_vmap(f"cutlass_ops::{_name}", _rule(_name), lib=LIBRARY)
 torch.library.register_vmap("cutlass_ops::fold_rows", _fold_rows, lib=LIBRARY)
+torch.library.register_vmap(f"cutlass_ops::{_POOLED_TRAINING}", _pooled_training, lib=LIBRARY)
+torch.library.register_vmap(
+    "cutlass_ops::winner_gradients", _rule("winner_gradients", has_leading=False), lib=LIBRARY
+)

@@ -27,7 +27,7 @@ from .schemas import OPS
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 # Subclasses of Tensor and symbolic numbers have meanings of their own.
-_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, int, float))
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, bool, int, float))
 
 
 def observed() -> bool:
@@ -101,6 +101,9 @@ linear_gelu_softmax_training: Callable[..., tuple[Tensor, Tensor]] = call_of(
     "linear_gelu_softmax_training"
 )
 linear_avgpool_gelu_scale_max: Callable[..., Tensor] = call_of("linear_avgpool_gelu_scale_max")
+linear_avgpool_gelu_scale_max_training: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+linear_avgpool_gelu_scale_max_training = call_of("linear_avgpool_gelu_scale_max_training")
+winner_gradients: Callable[..., tuple[Tensor, Tensor, Tensor]] = call_of("winner_gradients")
 gelu_softmax: Callable[..., Tensor] = call_of("gelu_softmax")
 gelu_scale_max: Callable[..., Tensor] = call_of("gelu_scale_max")
 softmax: Callable[..., Tensor] = call_of("softmax")

@@ -66,15 +66,29 @@ def linear_epilogue(
     check_sizes(op, m, n, k)
     out = empty(x, lead if row.columns is None else (*lead, row.columns(n, params)))
     if out.numel() > 0:
-        params = tuple(params)
-        fp16x3 = precision == "fp16x3"
-        kernel, splits, elements, _, _ = plans.linear_plan(
-            name, params, m, n, k, _gpu(x), 1, fp16x3, False, not fp16x3 or tma_rows(x)
-        )
-        scratch = plans.workspace(x, elements)
-        weight, bias = unit_columns(weight), dense(bias)
-        _linear_epilogue_native(x, weight, bias, name, params, kernel, splits, scratch, out, None)
+        run_epilogue(x, weight, bias, name, tuple(params), precision == "fp16x3", out)
     return out
+
+
+def run_epilogue(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    name: str,
+    params: tuple[float, ...],
+    fp16x3: bool,
+    out: Tensor,
+    folded: int = 1,
+) -> None:
+    """A linear layer and its epilogue, on operands that the kernels take, into ``out``, which has
+    elements. ``folded``: as in :func:`.plans.linear_plan`."""
+    (m, k), n = rows.shape, weight.shape[0]
+    kernel, splits, elements, _, _ = plans.linear_plan(
+        name, params, m, n, k, _gpu(rows), folded, fp16x3, False, not fp16x3 or tma_rows(rows)
+    )
+    scratch = plans.workspace(rows, elements)
+    weight, bias = unit_columns(weight), dense(bias)
+    _linear_epilogue_native(rows, weight, bias, name, params, kernel, splits, scratch, out, None)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str = "ieee") -> Tensor:

@@ -171,7 +171,7 @@ def _pooled_head(
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         )
-    y = autograd.linear_avgpool_gelu_scale_max(
+    y, *_ = autograd.linear_avgpool_gelu_scale_max(
         matrix(x), weight, bias, kernel_size, scale, approximate, mode
     )
     return y if x.dim() == 2 else y.view(x.shape[:-1])

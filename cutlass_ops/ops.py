@@ -1,8 +1,8 @@
 """Registration of the ops: implementations, fakes, autocast rules.
 
-The schemas stand in schemas.py and the vmap rules in batching.py. Every op has one implementation
-for CUDA (dispatch.py) and one for every other backend, made of the plain PyTorch reference. The
-fakes return exactly what both return: shape, dtype, device, and contiguous strides.
+The schemas stand in schemas.py, the fakes in fakes.py and the vmap rules in batching.py. Every op
+has one implementation for CUDA (dispatch.py) and one for every other backend, made of the plain
+PyTorch reference. winners.py has both, and the fakes, of the ops that train op B.
 
 linear_epilogue, the only way to some epilogues, is differentiable. The other ops are not: an
 autograd rule costs microseconds on every call, with gradients or without. The functional API is the
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import dispatch, reference, weights
+from . import dispatch, fakes, reference, weights
 from ._torch_private import below_autograd
 from .epilogues import lookup
 from .gradients import no_autocast
@@ -30,8 +30,8 @@ from .validation import (
     check_fold_rows,
     check_linear,
     check_matrix,
-    check_operand_dtypes,
 )
+from .winners import OPS_OF_TRAINING
 
 
 def linear_epilogue(
@@ -118,120 +118,31 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
     return reference.fold_rows(weight, kernel_size).contiguous()
 
 
-def _check_fake_linear(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    check_operand_dtypes(op, x, weight, bias)
-    torch._check(x.dim() >= 1 and weight.dim() == 2, lambda: "x must be [..., K], weight [N, K]")
-    torch._check(
-        x.shape[-1] == weight.shape[1],
-        lambda: f"x {list(x.shape)} does not fit weight {list(weight.shape)}",
-    )
-    if bias is not None:
-        _check_fake_bias(bias, weight.shape[0])
-
-
-def _check_fake_bias(bias: Tensor, n: int) -> None:
-    torch._check(bias.dim() == 1, lambda: f"bias must be [N], got {list(bias.shape)}")
-    torch._check(bias.shape[0] == n, lambda: f"bias {list(bias.shape)} does not fit N = {n}")
-
-
-def _fake_linear_epilogue(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    name: str,
-    params: Sequence[float],
-    *_: object,
-) -> Tensor:
-    _check_fake_linear("linear_epilogue", x, weight, bias)
-    row = lookup(name)
-    row.check(weight.shape[0], params)
-    if row.columns is None:
-        return x.new_empty(x.shape[:-1])
-    return x.new_empty((*x.shape[:-1], row.columns(weight.shape[0], params)))
-
-
-def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *_: object) -> Tensor:
-    return _fake_linear_epilogue(x, weight, bias, "identity", ())
-
-
-def _fake_linear_gelu_softmax(x: Tensor, weight: Tensor, bias: Tensor | None, *_: object) -> Tensor:
-    _check_fake_linear("linear_gelu_softmax", x, weight, bias)
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
-
-
-def _fake_linear_gelu_softmax_training(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *_: object
-) -> tuple[Tensor, Tensor]:
-    y = _fake_linear_gelu_softmax(x, weight, bias)
-    return y, torch.empty_like(y)
-
-
-def _fake_linear_avgpool_gelu_scale_max(
-    x: Tensor, weight: Tensor, bias: Tensor | None, kernel_size: int, *_: object
-) -> Tensor:
-    _check_fake_linear("linear_avgpool_gelu_scale_max", x, weight, bias)
-    _check_fake_kernel_size(kernel_size, weight.shape[0])
-    return x.new_empty(x.shape[:-1])
-
-
-def _check_fake_kernel_size(kernel_size: int, n: int) -> None:
-    torch._check(kernel_size >= 1, lambda: f"kernel_size must be at least 1, got {kernel_size}")
-    torch._check(kernel_size <= n, lambda: f"kernel_size {kernel_size} is larger than N = {n}")
-
-
-def _fake_gelu_softmax(z: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
-    check_operand_dtypes("gelu_softmax", z, bias)
-    torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
-    if bias is not None:
-        _check_fake_bias(bias, z.shape[-1])
-    return z.new_empty(z.shape)
-
-
-def _fake_gelu_scale_max(z: Tensor, bias: Tensor | None, scale: float, approximate: str) -> Tensor:
-    check_operand_dtypes("gelu_scale_max", z, bias)
-    torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
-    torch._check(z.shape[-1] >= 1, lambda: "the maximum needs N >= 1")
-    if bias is not None:
-        _check_fake_bias(bias, z.shape[-1])
-    return z.new_empty(z.shape[:-1])
-
-
-def _fake_softmax(z: Tensor) -> Tensor:
-    check_operand_dtypes("softmax", z)
-    torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
-    return z.new_empty(z.shape)
-
-
-def _fake_fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
-    check_operand_dtypes("fold_rows", weight)
-    _check_fake_kernel_size(kernel_size, weight.shape[0])
-    return weight.new_empty((weight.shape[0] // kernel_size, *weight.shape[1:]))
-
-
 _Op = Callable[..., Any]
 # name: the implementation for all but CUDA, the one for CUDA, the fake
 _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
-    "linear": (linear, dispatch.linear, _fake_linear),
-    "linear_epilogue": (linear_epilogue, dispatch.linear_epilogue, _fake_linear_epilogue),
+    "linear": (linear, dispatch.linear, fakes.linear),
+    "linear_epilogue": (linear_epilogue, dispatch.linear_epilogue, fakes.linear_epilogue),
     "linear_gelu_softmax": (
         linear_gelu_softmax,
         dispatch.linear_gelu_softmax,
-        _fake_linear_gelu_softmax,
+        fakes.linear_gelu_softmax,
     ),
     "linear_gelu_softmax_training": (
         linear_gelu_softmax_training,
         dispatch.linear_gelu_softmax_training,
-        _fake_linear_gelu_softmax_training,
+        fakes.linear_gelu_softmax_training,
     ),
     "linear_avgpool_gelu_scale_max": (
         linear_avgpool_gelu_scale_max,
         dispatch.linear_avgpool_gelu_scale_max,
-        _fake_linear_avgpool_gelu_scale_max,
+        fakes.linear_avgpool_gelu_scale_max,
     ),
-    "gelu_softmax": (gelu_softmax, dispatch.gelu_softmax, _fake_gelu_softmax),
-    "gelu_scale_max": (gelu_scale_max, dispatch.gelu_scale_max, _fake_gelu_scale_max),
-    "softmax": (softmax, dispatch.softmax, _fake_softmax),
-    "fold_rows": (fold_rows, weights.fold_rows, _fake_fold_rows),
+    "gelu_softmax": (gelu_softmax, dispatch.gelu_softmax, fakes.gelu_softmax),
+    "gelu_scale_max": (gelu_scale_max, dispatch.gelu_scale_max, fakes.gelu_scale_max),
+    "softmax": (softmax, dispatch.softmax, fakes.softmax),
+    "fold_rows": (fold_rows, weights.fold_rows, fakes.fold_rows),
+    **OPS_OF_TRAINING,
 }
 
 

@@ -24,6 +24,11 @@ PUBLIC_SCHEMAS = (
     " str precision) -> (Tensor, Tensor)",
     "linear_avgpool_gelu_scale_max(Tensor x, Tensor weight, Tensor? bias, int kernel_size,"
     " float scale, str approximate, str precision, int folded=1, Tensor? pairs=None) -> Tensor",
+    "linear_avgpool_gelu_scale_max_training(Tensor x, Tensor weight, Tensor? bias, int kernel_size,"
+    " float scale, str approximate, str precision) -> (Tensor, Tensor, Tensor, Tensor)",
+    "winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tensor weight,"
+    " int weight_rows, int kernel_size, bool need_x, bool need_weight, bool need_bias)"
+    " -> (Tensor, Tensor, Tensor)",
     "gelu_softmax(Tensor z, Tensor? bias, str approximate) -> Tensor",
     "gelu_scale_max(Tensor z, Tensor? bias, float scale, str approximate) -> Tensor",
     "softmax(Tensor z) -> Tensor",
@@ -51,6 +56,11 @@ NATIVE_SCHEMAS = (
     "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
     " int splits, Tensor(a!) memory, Tensor(b!) out) -> ()",
     "_split_rows(Tensor weight, int kernel_size, Tensor(a!) pairs) -> ()",
+    "_row_argmax(Tensor h, str activation, float scale, Tensor(a!) values, Tensor(b!) winners,"
+    " Tensor(c!) slopes) -> ()",
+    "_winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tensor weight,"
+    " int kernel_size, int slices, Tensor(a!) partials, Tensor(b!)? grad_x,"
+    " Tensor(c!)? grad_weight, Tensor(d!)? grad_bias) -> ()",
 )
 
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan

@@ -13,7 +13,7 @@ from native import KERNELS, OPS, reads
 from torch import Tensor
 from torch.testing import assert_close
 
-from cutlass_ops import _library, dispatch, plans, reference, weights
+from cutlass_ops import _library, dispatch, plans, reference, weights, winners
 from cutlass_ops.epilogues import lookup
 
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
@@ -187,6 +187,70 @@ class Kernels:
         assert pairs.shape == (OPS._fp16_pairs_elements(*rows.shape),)
         pairs[: rows.numel()].copy_(rows.view(-1))
 
+    def row_argmax(
+        self,
+        h: Tensor,
+        activation: str,
+        scale: float,
+        values: Tensor,
+        indices: Tensor,
+        slopes: Tensor,
+    ) -> None:
+        self.ran.append("row_argmax")
+        takes(h)
+        found = winners.winner_of(h, scale, GELU[activation])
+        for out, result in zip((values, indices, slopes), found, strict=True):
+            assert out.is_contiguous()
+            out.view(-1).copy_(result)
+
+    def refine_nonfinite(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        name: str,
+        params: Sequence[float],
+        out: Tensor,
+    ) -> None:
+        self.ran.append("refine_nonfinite")
+        takes(x)
+        takes(weight, bias)
+        exact = lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
+        assert_close(out.view(-1), exact)
+
+    def winner_gradients(
+        self,
+        grad: Tensor,
+        indices: Tensor,
+        slopes: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        kernel_size: int,
+        slices: int,
+        partials: Tensor,
+        *outputs: Tensor | None,
+    ) -> None:
+        self.ran.append("winner_gradients")
+        takes(x, grad)
+        takes(weight)
+        assert slices == 1 or partials.numel() >= slices * len(weight) * (weight.shape[1] + 1)
+        rows = max((len(out) for out in outputs[1:] if out is not None), default=0)
+        needed = (out is not None for out in outputs)
+        found = winners.gradients(grad, indices, slopes, x, weight, rows, kernel_size, *needed)
+        for out, result in zip(outputs, found, strict=True):
+            if out is not None:
+                assert out.is_contiguous()
+                out.copy_(result)
+
+
+OWNERS = {
+    "fold_rows": weights,
+    "split_rows": weights,
+    "row_argmax": winners,
+    "refine_nonfinite": winners,
+    "winner_gradients": winners,
+}
+
 
 def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     """Stand-ins in the place of the native ops, and any device as one that has kernels, of either
@@ -196,7 +260,7 @@ def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     kernels = Kernels()
     for name in vars(Kernels):
         if not name.startswith("__"):
-            owner = weights if name in ("fold_rows", "split_rows") else dispatch
+            owner = OWNERS.get(name, dispatch)
             monkeypatch.setattr(owner, f"_{name}_native", getattr(kernels, name))
     monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
     monkeypatch.setattr(_library, "fp16x3_reason", lambda device: None)

@@ -1,0 +1,249 @@
+"""Op B in training: which window wins each row, and the gradient, which reaches that one alone.
+
+With Wf, bf the means of ``kernel_size`` rows of weight and bias, h = x Wfᵀ + bf and
+``j = argmax(scale * gelu(h[i]))``, the first of equals and the first NaN:
+
+    y[i] = scale * gelu(h[i, j])            slope[i] = scale * gelu'(h[i, j])
+    dx[i] = c[i] Wf[j]                      c[i] = dy[i] * slope[i]
+    dW[r] = 1/k sum of c[i] x[i], db[r] = 1/k sum of c[i], over the rows i that window r // k wins
+
+So nothing of size ``[M, N]`` is kept, and backward is sums and copies of rows, where a matrix h of
+gradients that is zero but for one column a row would be multiplied twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import plans, reference
+from ._torch_private import bare_call
+from .dispatch import run_epilogue
+from .epilogues import gelu_name, pooled_name
+from .fakes import check_fake_kernel_size, check_fake_linear
+from .gradients import spread_rows
+from .operands import dense, empty, native, unit_columns
+from .precision import check_native
+from .schemas import OPS
+from .validation import check_kernel_size, check_linear, check_linear_shapes, check_sizes
+from .weights import fold_with_bias
+
+Training = tuple[Tensor, Tensor, Tensor, Tensor]
+Gradients = tuple[Tensor, Tensor, Tensor]
+
+_TRAINING = "linear_avgpool_gelu_scale_max_training"
+_GRADIENTS = "winner_gradients"
+
+_refine_nonfinite_native = bare_call(OPS._refine_nonfinite.default)
+_row_argmax_native = bare_call(OPS._row_argmax.default)
+_winner_gradients_native = bare_call(OPS._winner_gradients.default)
+
+
+def training(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    precision: str,
+) -> Training:
+    """``cutlass_ops::linear_avgpool_gelu_scale_max_training``: y, the winners (int32) and the
+    slopes, each of the leading shape of x, and Wf ``[N // kernel_size, K]``, which is empty where
+    kernel_size is 1 and Wf the weight itself."""
+    check_native(_TRAINING, precision, x.device)
+    check_linear(_TRAINING, x, weight, bias)
+    check_kernel_size(_TRAINING, kernel_size, weight.shape[0])
+    return _plain_training(x, weight, bias, kernel_size, scale, approximate)
+
+
+def _plain_training(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+) -> Training:
+    h = reference.avg_pool(reference.linear(x, weight, bias), kernel_size)
+    folded = (
+        weight.new_empty((0, weight.shape[1]))
+        if kernel_size == 1
+        else reference.fold_rows(weight, kernel_size).contiguous()
+    )
+    return *winner_of(h, scale, approximate), folded
+
+
+def winner_of(h: Tensor, scale: float, approximate: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The maximum of scale * gelu(h) over the last dimension, its place (int32), and the slope."""
+    y, winners = (reference.gelu(h, approximate) * scale).max(-1, keepdim=True)
+    slopes = scale * reference.gelu_derivative(h.gather(-1, winners), approximate)
+    return (
+        y.squeeze(-1).contiguous(),
+        winners.squeeze(-1).to(torch.int32).contiguous(),
+        slopes.squeeze(-1).contiguous(),
+    )
+
+
+def cuda_training(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    precision: str,
+) -> Training:
+    """The same with the kernels, always on the folded weight, since backward reads it."""
+    check_native(_TRAINING, precision, x.device)
+    check_linear_shapes(_TRAINING, x, weight, bias)
+    n, k = weight.shape
+    check_kernel_size(_TRAINING, kernel_size, n)
+    if not native(_TRAINING, x, weight, bias):
+        return _plain_training(x, weight, bias, kernel_size, scale, approximate)
+    lead, rows = x.shape[:-1], unit_columns(x)
+    m, windows = rows.shape[0], n // kernel_size
+    check_sizes(_TRAINING, m, n, k)
+    weight, bias = unit_columns(weight), dense(bias)
+    if kernel_size == 1:
+        folded, folded_bias = weight, bias
+        saved = weight.new_empty(0, k)
+    else:
+        folded, folded_bias = fold_with_bias(weight, bias, kernel_size)
+        saved = folded
+    y, slopes = empty(x, lead), empty(x, lead)
+    winners = torch.empty_like(y, dtype=torch.int32)
+    if m > 0:
+        h = x.new_empty(m, windows)
+        fp16x3 = precision == "fp16x3"
+        run_epilogue(rows, folded, folded_bias, "identity", (), fp16x3, h, kernel_size)
+        _row_argmax_native(h, gelu_name(approximate), scale, y, winners, slopes)
+        if kernel_size > 1:  # as the forward without gradients has it: see run_pooled_head
+            params = (float(kernel_size), scale)
+            name = pooled_name(approximate)
+            _refine_nonfinite_native(rows, weight, bias, name, params, y)
+    return y, winners, slopes, saved
+
+
+def gradients(
+    grad: Tensor,
+    winners: Tensor,
+    slopes: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    weight_rows: int,
+    kernel_size: int,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> Gradients:
+    """``cutlass_ops::winner_gradients``: dx ``[M, K]``, dW ``[weight_rows, K]`` and db
+    ``[weight_rows]`` for x ``[M, K]``, Wf in the place of weight and what ``training`` returned.
+    What is not needed is empty."""
+    windows = weight.shape[0]
+    c, index = grad * slopes, winners.long()
+    nothing = x.new_empty(0)
+    return (
+        c.unsqueeze(-1) * weight.index_select(0, index) if need_x else nothing,
+        spread_rows(_window_sums(c, index, x, windows), kernel_size, weight_rows)
+        if need_weight
+        else nothing.clone(),
+        spread_rows(
+            _window_sums(c, index, x.new_ones(x.shape[0], 1), windows).squeeze(1),
+            kernel_size,
+            weight_rows,
+        )
+        if need_bias
+        else nothing.clone(),
+    )
+
+
+def _window_sums(c: Tensor, index: Tensor, x: Tensor, windows: int) -> Tensor:
+    """``sum of c[i] x[i] over the i with index[i] == window``, ``[windows, K]``, in a fixed order:
+    only on the CPU does index_add_ have one. It adds one by one, which in float32 is less accurate
+    than a product of matrices."""
+    if x.is_cpu:
+        sums = x.new_zeros((windows, x.shape[1]), dtype=torch.float64)
+        return sums.index_add_(0, index, c.double().unsqueeze(-1) * x).to(x.dtype)
+    one_hot = index.unsqueeze(1) == torch.arange(windows, device=x.device)
+    return torch.where(one_hot, c.unsqueeze(-1), 0.0).t() @ x
+
+
+def cuda_gradients(
+    grad: Tensor,
+    winners: Tensor,
+    slopes: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    weight_rows: int,
+    kernel_size: int,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> Gradients:
+    """The same with the kernels. Sums are in the order of the rows, and so the same every time."""
+    needed = (need_x, need_weight, need_bias)
+    if not native(_GRADIENTS, x, weight, grad, slopes):
+        return gradients(grad, winners, slopes, x, weight, weight_rows, kernel_size, *needed)
+    rows, weight = unit_columns(x), unit_columns(weight)
+    (m, k), windows = rows.shape, weight.shape[0]
+    shapes = ((m, k), (weight_rows, k), (weight_rows,))
+    outputs = [
+        x.new_empty(shape if need else 0) for shape, need in zip(shapes, needed, strict=True)
+    ]
+    slices = _slices(m, windows, k, plans.gpu(x.get_device()).sm_count)
+    partials = plans.workspace(x, slices * windows * (k + 1) if slices > 1 else 0)
+    _winner_gradients_native(
+        grad.contiguous(), winners, slopes, rows, weight, kernel_size, slices, partials,
+        *(output if need else None for output, need in zip(outputs, needed, strict=True)),
+    )  # fmt: skip
+    dx, dweight, dbias = outputs
+    return dx, dweight, dbias
+
+
+def _slices(m: int, windows: int, k: int, sm_count: int) -> int:
+    """Shares of the rows that are summed by CTAs of their own, where the windows are too few for
+    four CTAs on every SM, at a thousand columns a CTA; of 256 rows at least."""
+    ctas = windows * max(k // 1024, 1)
+    return max(1, min(4 * sm_count // ctas, m // 256))
+
+
+def _fake_training(
+    x: Tensor, weight: Tensor, bias: Tensor | None, kernel_size: int, *_: object
+) -> Training:
+    check_fake_linear(_TRAINING, x, weight, bias)
+    check_fake_kernel_size(kernel_size, weight.shape[0])
+    y = x.new_empty(x.shape[:-1])
+    windows = 0 if kernel_size == 1 else weight.shape[0] // kernel_size
+    folded = weight.new_empty((windows, weight.shape[1]))
+    return y, torch.empty_like(y, dtype=torch.int32), torch.empty_like(y), folded
+
+
+def _fake_gradients(
+    grad: Tensor,
+    winners: Tensor,
+    slopes: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    weight_rows: int,
+    kernel_size: int,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> Gradients:
+    k = x.shape[1]
+    return (
+        x.new_empty(x.shape if need_x else (0,)),
+        x.new_empty((weight_rows, k) if need_weight else (0,)),
+        x.new_empty((weight_rows,) if need_bias else (0,)),
+    )
+
+
+# name: as in ops.py
+OPS_OF_TRAINING: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    _TRAINING: (training, cuda_training, _fake_training),
+    _GRADIENTS: (gradients, cuda_gradients, _fake_gradients),
+}
