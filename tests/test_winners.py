@@ -1,0 +1,263 @@
+"""What trains op B: the winner of each row in forward, and the gradient that reaches it alone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from fake_kernels import LEADS, Kernels, agree, operands
+from fused import linear_like, mode_on, pool_max_op, run_opcheck, same_bits
+from native import OPS, guarded, guards_are_intact, needs_binary
+from oracle import gelu_exact
+from strategies import at_offset
+from torch import Tensor
+from torch.testing import assert_close
+
+from cutlass_ops import winners
+
+TRAINING = OPS.linear_avgpool_gelu_scale_max_training
+
+
+def definition(z: Tensor, kernel_size: int, scale: float, approximate: str) -> list[Tensor]:
+    """Maximum, first index and slope of each row, in float64."""
+    h = z.double()[:, : z.shape[1] // kernel_size * kernel_size]
+    h = h.unflatten(1, (-1, kernel_size)).mean(2).requires_grad_()
+    best = (scale * gelu_exact(h, approximate)).max(1)
+    (slope,) = torch.autograd.grad(best.values.sum(), h)
+    return [best.values.detach(), best.indices, slope.gather(1, best.indices[:, None]).squeeze(1)]
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("kernel_size", [1, 4, 7])
+@pytest.mark.parametrize("scale", [1.0, -2.5, 0.0])
+def test_training_returns_the_winner_and_its_slope(
+    scale: float, kernel_size: int, approximate: str, device: str
+) -> None:
+    x, weight, bias = linear_like(50, 30, 12, device)
+    args = (x, weight, bias, kernel_size, scale, approximate, mode_on(device))
+    y, index, slopes, folded = TRAINING(*args)
+    z = x.double() @ weight.double().t() + bias.double()
+    expected = definition(z, kernel_size, scale, approximate)
+    assert_close(y.double(), expected[0], rtol=1e-5, atol=1e-6)
+    assert index.dtype == torch.int32
+    assert torch.equal(index.long(), expected[1])
+    assert_close(slopes.double(), expected[2], rtol=1e-4, atol=1e-6)
+    assert folded.shape == ((0 if kernel_size == 1 else 30 // kernel_size), 12)
+    if kernel_size > 1:
+        assert same_bits(folded, OPS.fold_rows(weight, kernel_size))
+
+
+@pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)))
+@pytest.mark.parametrize("rows", [0, 5])
+def test_opcheck_of_the_gradients(rows: int, needed: tuple[bool, ...], device: str) -> None:
+    grad, slopes = torch.randn(2, rows, device=device)
+    index = torch.randint(0, 3, (rows,), device=device, dtype=torch.int32)
+    x, weight = torch.randn(rows, 6, device=device), torch.randn(3, 6, device=device)
+    args = (grad, index, slopes, x, weight, 11, 3, *needed)
+    run_opcheck(OPS.winner_gradients.default, args)
+    shapes = ((rows, 6), (11, 6), (11,))
+    for result, shape, need in zip(OPS.winner_gradients(*args), shapes, needed, strict=True):
+        assert result.shape == (shape if need else (0,))
+
+
+def dense_gradients(
+    c: Tensor, index: Tensor, x: Tensor, weight: Tensor, weight_rows: int, kernel_size: int
+) -> list[Tensor]:
+    """The products with the matrix that is zero but for one column a row, in float64."""
+    matrix = torch.zeros(len(x), len(weight), dtype=torch.float64, device=x.device)
+    matrix[torch.arange(len(x), device=x.device), index.long()] = c
+    sums = [matrix.t() @ x.double(), matrix.sum(0)]
+    spread = [(s / kernel_size).repeat_interleave(kernel_size, 0) for s in sums]
+    rest = weight_rows - kernel_size * len(weight)
+    return [
+        matrix @ weight.double(),
+        *(torch.cat((s, s.new_zeros(rest, *s.shape[1:]))) for s in spread),
+    ]
+
+
+# Rows, windows, K, kernel_size, rows of the weight beyond: one element; no multiple of four; more
+# windows than rows; few windows, so that rows are summed in slices; one window; more columns than
+# a CTA has; no rows; no columns.
+SHAPES = (
+    (1, 1, 1, 1, 0),
+    (7, 3, 5, 2, 1),
+    (40, 100, 132, 4, 3),
+    (3000, 2, 36, 3, 2),
+    (2600, 1, 1030, 1, 0),
+    (70, 5, 4100, 2, 0),
+    (0, 4, 8, 2, 1),
+    (6, 4, 0, 2, 1),
+)
+# Every window wins some rows, one wins all, and they win in blocks.
+WINS = ("any", "one", "blocks")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("wins", WINS)
+def test_gradients_of_the_winners(wins: str, shape: tuple[int, ...], device: str) -> None:
+    """Against the dense products; rows that no window of won are zero to the bit, and a run is like
+    the next."""
+    m, windows, k, kernel_size, rest = shape
+    weight_rows = windows * kernel_size + rest
+    index = {
+        "any": torch.randint(0, windows, (m,)),
+        "one": torch.full((m,), windows - 1),
+        "blocks": torch.arange(m) * windows // max(m, 1),
+    }[wins].to(device, torch.int32)
+    grad, slopes = torch.randn(2, m, device=device)
+    x, weight = torch.randn(m, k, device=device), torch.randn(windows, k, device=device)
+    args = (grad, index, slopes, x, weight, weight_rows, kernel_size, True, True, True)
+    found = OPS.winner_gradients(*args)
+    expected = dense_gradients((grad * slopes).double(), index, x, weight, weight_rows, kernel_size)
+    for result, truth in zip(found, expected, strict=True):
+        assert_close(result.double(), truth, rtol=1e-4, atol=2e-6 * max(m, 1) ** 0.5)
+    won = torch.zeros(windows, dtype=torch.bool, device=device)
+    won[index.long()] = True
+    idle = torch.cat((~won.repeat_interleave(kernel_size), won.new_ones(rest)))
+    assert not found[1][idle].any()
+    assert not found[2][idle].any()
+    again = OPS.winner_gradients(*args)
+    assert all(same_bits(a, b) for a, b in zip(found, again, strict=True))
+
+
+def test_gradients_of_operands_of_any_strides(device: str) -> None:
+    """Scalar accesses and 128-bit ones, and a gradient that one number stands for."""
+    index = torch.randint(0, 9, (33,), device=device, dtype=torch.int32)
+    slopes = torch.randn(33, device=device)
+    x, weight = torch.randn(33, 64, device=device), torch.randn(9, 64, device=device)
+    grad = torch.ones((), device=device).expand(33)
+    plain = OPS.winner_gradients(grad, index, slopes, x, weight, 18, 2, True, True, True)
+    variants = (
+        (at_offset(x, 1), at_offset(weight, 3)),
+        (x.t().contiguous().t(), weight.repeat_interleave(2, 1)[:, ::2]),
+        (torch.cat((x, x), 1)[:, 64:], torch.cat((weight, weight), 1)[:, :64]),
+    )
+    for moved in variants:
+        args = (grad, index, slopes, *moved, 18, 2, True, True, True)
+        for a, b in zip(OPS.winner_gradients(*args), plain, strict=True):
+            assert_close(a, b)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_row_that_is_not_finite_spoils_its_window_alone(value: float, device: str) -> None:
+    """Dense products make NaN of every row of the weight, out of zero times infinity."""
+    x, weight, bias = linear_like(20, 24, 8, device)
+    x[3, 2] = value
+    leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    pool_max_op(4).call(*leaves).sum().backward()
+    grads = [leaf.grad for leaf in leaves]
+    assert all(g is not None for g in grads)
+    dx, dweight, dbias = (g for g in grads if g is not None)
+    assert dx[3].isnan().all()
+    assert dx[:3].isfinite().all()
+    assert dx[4:].isfinite().all()
+    spoilt = dbias.isnan()
+    assert spoilt.sum() == 4
+    assert dweight[spoilt].isnan().all()
+    assert dweight[~spoilt].isfinite().all()
+
+
+def test_float64_has_the_reference_arithmetic(device: str) -> None:
+    x, weight, bias = (t.double() for t in linear_like(20, 13, 8, device))
+    y, index, slopes, folded = TRAINING(x, weight, bias, 4, -1.0, "none", "ieee")
+    expected = definition(x @ weight.t() + bias, 4, -1.0, "none")
+    for result, truth in zip((y, index.long(), slopes), expected, strict=True):
+        assert_close(result, truth)
+    grads = OPS.winner_gradients(y, index, slopes, x, folded, 13, 4, True, True, True)
+    for result, truth in zip(
+        grads, dense_gradients(y * slopes, index, x, folded, 13, 4), strict=True
+    ):
+        assert_close(result, truth)
+
+
+@pytest.mark.parametrize("lead", LEADS, ids=str)
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("layout", ["dense", "transposed"])
+@pytest.mark.parametrize("kernel_size", [1, 2, 9])
+def test_training_on_stand_ins(
+    kernel_size: int, layout: str, approximate: str, lead: tuple[int, ...], kernels: Kernels
+) -> None:
+    """The way to the kernels, where there are none."""
+    args = (*operands(lead, layout), kernel_size, -1.5, approximate, "ieee")
+    found, expected = winners.cuda_training(*args), winners.training(*args)
+    for a, b in zip(found, expected, strict=True):
+        agree(a, b)
+    fold, refine = (["fold_rows"], ["refine_nonfinite"]) if kernel_size > 1 else ([], [])
+    rest = ["linear_epilogue", "row_argmax", *refine] if found[0].numel() > 0 else []
+    assert kernels.ran == [*fold, *rest]
+
+
+@pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)))
+@pytest.mark.parametrize(("m", "windows"), [(5, 3), (5000, 2)])
+def test_gradients_on_stand_ins(
+    m: int, windows: int, needed: tuple[bool, bool, bool], kernels: Kernels
+) -> None:
+    grad, slopes = torch.randn(2, m)
+    index = torch.randint(0, windows, (m,), dtype=torch.int32)
+    args = (grad[:1].expand(m), index, slopes, torch.randn(m, 4), torch.randn(windows, 4))
+    found = winners.cuda_gradients(*args, 4 * windows + 1, 4, *needed)
+    for a, b in zip(found, winners.gradients(*args, 4 * windows + 1, 4, *needed), strict=True):
+        agree(a, b)
+    assert kernels.ran == ["winner_gradients"]
+
+
+# Rows in a warp and in the CTA, and no number of columns that either has a use for.
+WIDTHS = (1, 2, 31, 32, 33, 257, 1024, 1025, 5000, 100_003)
+
+
+@needs_binary
+@pytest.mark.parametrize("n", WIDTHS)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_row_argmax(activation: str, n: int, gpu: str) -> None:
+    """Rows of any stride; the first of equals; the first NaN; nothing but -inf."""
+    approximate = "none" if activation == "gelu" else "tanh"
+    wide = torch.randn(70, n + 3, device=gpu)
+    h = wide[:, 1 : n + 1]
+    h[1] = h[1, 0]
+    h[2, n // 2 :] = math.nan
+    h[3] = math.inf  # -inf, scaled
+    h[4, n - 1] = -60.0
+    memory, both = guarded((2, 70), gpu)
+    index = torch.full((72,), -7, dtype=torch.int32, device=gpu)
+    OPS._row_argmax(h, activation, -1.5, both[0], index[1:71], both[1])
+    y, expected, _ = winners.winner_of(h.cpu().double(), -1.5, approximate)
+    assert guards_are_intact(memory)
+    assert index[0] == -7
+    assert index[71] == -7
+    assert torch.equal(index[1:71].cpu()[1:4], expected[1:4])
+    # where two are equal but for rounding, either may be the first
+    value_there = h.cpu().double().gather(1, index[1:71].cpu().long()[:, None]).squeeze(1)
+    assert_close(both[0].cpu().double(), y, rtol=2e-6, atol=1e-30, equal_nan=True)
+    ours = winners.winner_of(value_there[:, None], -1.5, approximate)
+    assert_close(ours[0], y, rtol=1e-6, atol=1e-30, equal_nan=True)
+    assert_close(both[1].cpu().double(), ours[2], rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@needs_binary
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("shape", [(5, 3, 7, 2, 1), (1100, 2, 36, 3, 2)], ids=str)
+def test_small_gradients(shape: tuple[int, ...], gpu: str) -> None:
+    m, windows, k, kernel_size, rest = shape
+    rows = windows * kernel_size + rest
+    grad, slopes = torch.randn(2, m, device=gpu)
+    index = torch.randint(0, windows, (m,), device=gpu, dtype=torch.int32)
+    x, weight = torch.randn(m, k, device=gpu), torch.randn(windows, k, device=gpu)
+    found = OPS.winner_gradients(
+        grad, index, slopes, x, weight, rows, kernel_size, True, True, True
+    )
+    expected = dense_gradients((grad * slopes).double(), index, x, weight, rows, kernel_size)
+    for result, truth in zip(found, expected, strict=True):
+        assert_close(result.double(), truth, rtol=1e-4, atol=1e-4)
+
+
+@needs_binary
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("n", [1, 37, 1030])
+def test_small_row_argmax(n: int, gpu: str) -> None:
+    h = torch.randn(9, n, device=gpu)
+    y, slopes = torch.empty(2, 9, device=gpu)
+    index = torch.empty(9, dtype=torch.int32, device=gpu)
+    OPS._row_argmax(h, "gelu", 2.0, y, index, slopes)
+    assert torch.equal(index.long(), winners.winner_of(h, 2.0, "none")[1].long())
