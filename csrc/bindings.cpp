@@ -24,16 +24,6 @@ std::int64_t output_elements(EpilogueShape const& shape, std::int64_t rows, std:
   return shape.reduces ? rows : rows * (columns / shape.window);
 }
 
-/// Of the current device.
-int multiprocessors() {
-  int device = 0;
-  int count = 0;
-  check({cudaGetDevice(&device), "cudaGetDevice"});
-  check(
-      {cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "multiprocessors"});
-  return count;
-}
-
 /// The choice of a plan. It crosses from Python as two numbers, and what follows from it not at
 /// all: that is made again, for the sizes of the call, and as a list it cost the host more.
 struct Choice {

@@ -18,6 +18,16 @@ inline void check(Status const& status) {
   STD_TORCH_CHECK(status.ok(), status.what, ": ", cudaGetErrorString(status.error));
 }
 
+/// Of the current device.
+inline int multiprocessors() {
+  int device = 0;
+  int count = 0;
+  check({cudaGetDevice(&device), "cudaGetDevice"});
+  check(
+      {cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "multiprocessors"});
+  return count;
+}
+
 inline Epilogue const& epilogue_of(std::string const& name) {
   Epilogue const* const epilogue = find_epilogue(name);
   STD_TORCH_CHECK(epilogue != nullptr, "no epilogue named '", name,

@@ -8,6 +8,8 @@
 #include "activation.h"
 #include "descriptions.h"
 #include "operands.h"
+#include "product.h"
+#include "stream_memory.h"
 #include "winners.h"
 
 namespace cutlass_ops {
@@ -75,10 +77,56 @@ void winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tens
       operands.stream()));
 }
 
+ProductCall product_of(Operands const& operands, Tensor const& a, bool a_transposed,
+                       Tensor const& b) {
+  int const k = extent(a_transposed ? a.size(0) : a.size(1));
+  STD_TORCH_CHECK(b.size(0) == k, "a has ", k, " of what b has ", b.size(0));
+  ProductCall call{};
+  call.a = operands.data(a);
+  call.a_stride = row_stride(a);
+  call.a_transposed = a_transposed;
+  call.b = operands.data(b);
+  call.b_stride = row_stride(b);
+  call.m = extent(a_transposed ? a.size(1) : a.size(0));
+  call.n = extent(b.size(1));
+  call.k = k;
+  call.ctas = multiprocessors();
+  call.stream = operands.stream();
+  return call;
+}
+
+/// Elements of memory for the product, or 0 where the kernels do not take it.
+std::int64_t product_memory(Tensor a, bool a_transposed, Tensor b) {
+  Operands const operands(a);
+  ProductCall const call = product_of(operands, a, a_transposed, b);
+  return call.runs() ? stream_exchange_elements(kKernels[kStreamK128x128], call.ctas) : 0;
+}
+
+void product(Tensor a, bool a_transposed, Tensor b, Tensor memory, Tensor out) {
+  Operands const operands(a);
+  ProductCall call = product_of(operands, a, a_transposed, b);
+  call.exchange = operands.dense(memory, "memory",
+                                 stream_exchange_elements(kKernels[kStreamK128x128], call.ctas));
+  STD_TORCH_CHECK(epilogue::is_aligned(call.exchange), "memory must be 16-byte aligned");
+  call.out = operands.dense(out, "out", std::int64_t{call.m} * call.n);
+  check(run_product(call));
+}
+
+void transpose(Tensor matrix, Tensor out) {
+  Operands const operands(matrix);
+  int const rows = extent(matrix.size(0));
+  int const columns = extent(matrix.size(1));
+  check(run_transpose(operands.data(matrix), row_stride(matrix), rows, columns,
+                      operands.dense(out, "out", std::int64_t{rows} * columns), operands.stream()));
+}
+
 }  // namespace
 }  // namespace cutlass_ops
 
 STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CUDA, library) {
   library.impl("_row_argmax", TORCH_BOX(&cutlass_ops::row_argmax));
   library.impl("_winner_gradients", TORCH_BOX(&cutlass_ops::winner_gradients));
+  library.impl("_product_memory", TORCH_BOX(&cutlass_ops::product_memory));
+  library.impl("_product", TORCH_BOX(&cutlass_ops::product));
+  library.impl("_transpose", TORCH_BOX(&cutlass_ops::transpose));
 }

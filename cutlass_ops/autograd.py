@@ -3,7 +3,7 @@
 They stand outside the ops, in Python: that costs nothing where no gradient is needed. Each saves
 its inputs and outputs only, and its backward is made of operations that differentiate again, so
 double backward is right; the linear part of op A is an output of its function for that reason.
-A precision is that of the linear part, where backward computes it anew, too.
+A precision is that of the linear part, and of its products in backward (products.py).
 Nothing here scatters with atomics, so gradients are bit-identical from run to run. Backward runs
 with autocast off; where it multiplies matrices it follows PyTorch's own TF32 flag, which the
 forward never does.
@@ -41,6 +41,25 @@ def _save_linear(ctx: Any, x: Tensor, weight: Tensor, *others: Tensor) -> None:
     ctx.save_for_backward(x if need_weight else None, weight if need_x else None, *others)
 
 
+def _linear_gradients(
+    g: Tensor,
+    x: Tensor | None,
+    weight: Tensor | None,
+    needed: tuple[bool, ...],
+    precision: str,
+) -> Gradients:
+    """linear_gradients by the kernels, or, where a graph of backward is wanted and under a
+    transform, by operations that differentiate."""
+    if torch.is_grad_enabled() or transforms_active():
+        return linear_gradients(g, x, weight, needed)
+    need_x, need_weight, need_bias = needed[:3]
+    return (
+        calls.product(g, False, weight, precision) if need_x else None,
+        calls.product(g, True, x, precision) if need_weight else None,
+        g.sum(0) if need_bias else None,
+    )
+
+
 class Linear(Function):
     """z = x @ weight.T + bias: x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None."""
 
@@ -52,7 +71,7 @@ class Linear(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, _, _ = inputs
+        x, weight, _, ctx.precision = inputs
         _save_linear(ctx, x, weight)
 
     @staticmethod
@@ -60,7 +79,7 @@ class Linear(Function):
         (g,) = grads
         x, weight = ctx.saved_tensors
         with no_autocast(g):
-            return *linear_gradients(g, x, weight, ctx.needs_input_grad), None
+            return *_linear_gradients(g, x, weight, ctx.needs_input_grad, ctx.precision), None
 
 
 class GeluSoftmax(Function):
@@ -106,9 +125,8 @@ class LinearGeluSoftmax(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, _, approximate, _ = inputs
+        x, weight, _, ctx.approximate, ctx.precision = inputs
         _save_linear(ctx, x, weight, *output)
-        ctx.approximate = approximate
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -123,7 +141,8 @@ class LinearGeluSoftmax(Function):
                 dz = dz if gz is None else dz + gz
             if dz is None:
                 return None, None, None, None, None
-            return *linear_gradients(dz, x, weight, ctx.needs_input_grad), None, None
+            needed = ctx.needs_input_grad
+            return *_linear_gradients(dz, x, weight, needed, ctx.precision), None, None
 
 
 class Softmax(Function):

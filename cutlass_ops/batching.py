@@ -104,6 +104,6 @@ for _name in (
     torch.library.register_vmap(f"cutlass_ops::{_name}", _rule(_name), lib=LIBRARY)
 torch.library.register_vmap("cutlass_ops::fold_rows", _fold_rows, lib=LIBRARY)
 torch.library.register_vmap(f"cutlass_ops::{_POOLED_TRAINING}", _pooled_training, lib=LIBRARY)
-torch.library.register_vmap(
-    "cutlass_ops::winner_gradients", _rule("winner_gradients", has_leading=False), lib=LIBRARY
-)
+for _name in ("winner_gradients", "product"):
+    _one_by_one = _rule(_name, has_leading=False)
+    torch.library.register_vmap(f"cutlass_ops::{_name}", _one_by_one, lib=LIBRARY)

@@ -103,6 +103,7 @@ linear_gelu_softmax_training: Callable[..., tuple[Tensor, Tensor]] = call_of(
 linear_avgpool_gelu_scale_max: Callable[..., Tensor] = call_of("linear_avgpool_gelu_scale_max")
 linear_avgpool_gelu_scale_max_training: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
 linear_avgpool_gelu_scale_max_training = call_of("linear_avgpool_gelu_scale_max_training")
+product: Callable[..., Tensor] = call_of("product")
 winner_gradients: Callable[..., tuple[Tensor, Tensor, Tensor]] = call_of("winner_gradients")
 gelu_softmax: Callable[..., Tensor] = call_of("gelu_softmax")
 gelu_scale_max: Callable[..., Tensor] = call_of("gelu_scale_max")

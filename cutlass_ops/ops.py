@@ -2,7 +2,7 @@
 
 The schemas stand in schemas.py, the fakes in fakes.py and the vmap rules in batching.py. Every op
 has one implementation for CUDA (dispatch.py) and one for every other backend, made of the plain
-PyTorch reference. winners.py has both, and the fakes, of the ops that train op B.
+PyTorch reference. winners.py and products.py have both, and the fakes, of the ops of backward.
 
 linear_epilogue, the only way to some epilogues, is differentiable. The other ops are not: an
 autograd rule costs microseconds on every call, with gradients or without. The functional API is the
@@ -24,6 +24,7 @@ from ._torch_private import below_autograd
 from .epilogues import lookup
 from .gradients import no_autocast
 from .precision import check_native
+from .products import PRODUCTS
 from .schemas import LIBRARY
 from .validation import (
     check_columns,
@@ -143,6 +144,7 @@ _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
     "softmax": (softmax, dispatch.softmax, fakes.softmax),
     "fold_rows": (fold_rows, weights.fold_rows, fakes.fold_rows),
     **OPS_OF_TRAINING,
+    **PRODUCTS,
 }
 
 

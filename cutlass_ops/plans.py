@@ -92,6 +92,13 @@ def linear_plan(
 
 
 @lru_cache(_LIMIT)
+def on_tensor_cores(m: int, n: int, k: int, gpu: Gpu) -> bool:
+    """Whether the mode fp16x3 takes tensor cores for a linear layer of this size."""
+    plan = linear_plan("identity", (), m, n, k, gpu, 1, True)
+    return "fp16x3" in OPS._describe_plan(list(plan))
+
+
+@lru_cache(_LIMIT)
 def pooled_route(
     name: str,
     m: int,

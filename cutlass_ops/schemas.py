@@ -29,6 +29,7 @@ PUBLIC_SCHEMAS = (
     "winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tensor weight,"
     " int weight_rows, int kernel_size, bool need_x, bool need_weight, bool need_bias)"
     " -> (Tensor, Tensor, Tensor)",
+    "product(Tensor a, bool a_transposed, Tensor b, str precision) -> Tensor",
     "gelu_softmax(Tensor z, Tensor? bias, str approximate) -> Tensor",
     "gelu_scale_max(Tensor z, Tensor? bias, float scale, str approximate) -> Tensor",
     "softmax(Tensor z) -> Tensor",
@@ -61,6 +62,9 @@ NATIVE_SCHEMAS = (
     "_winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tensor weight,"
     " int kernel_size, int slices, Tensor(a!) partials, Tensor(b!)? grad_x,"
     " Tensor(c!)? grad_weight, Tensor(d!)? grad_bias) -> ()",
+    "_product_memory(Tensor a, bool a_transposed, Tensor b) -> int",
+    "_product(Tensor a, bool a_transposed, Tensor b, Tensor(a!) memory, Tensor(b!) out) -> ()",
+    "_transpose(Tensor matrix, Tensor(a!) out) -> ()",
 )
 
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan

@@ -1,5 +1,6 @@
-// Our own SIMT mainloop: 128-bit loads of K-major operands, transposed into shared memory, and
-// FFMAs in an order that spares the register banks (docs/performance.md).
+// Our own SIMT mainloop: 128-bit loads of K-major operands, transposed into shared memory, or of
+// operands that are MN-major already, and FFMAs in an order that spares the register banks
+// (docs/performance.md).
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,12 @@ namespace gemm {
 ///
 /// Tiles that would reach over an edge are moved back inside, so that no load asks where it is: m,
 /// n and k must be at least a tile.
-template <class Tile, bool kVectorized, class Threads = CtaThreads>
+template <class Tile, bool kVectorized, class Threads = CtaThreads,
+          class OperandX_ = KMajorOperand<Tile::kM, Tile::kK, Tile::kThreads, kVectorized>,
+          class OperandW_ = KMajorOperand<Tile::kN, Tile::kK, Tile::kThreads, kVectorized>>
 struct TransposingMainloop {
-  using OperandX = KMajorOperand<Tile::kM, Tile::kK, Tile::kThreads, kVectorized>;
-  using OperandW = KMajorOperand<Tile::kN, Tile::kK, Tile::kThreads, kVectorized>;
+  using OperandX = OperandX_;
+  using OperandW = OperandW_;
   using TileX = typename OperandX::Tile;
   using TileW = typename OperandW::Tile;
   using Vector = typename OperandX::Vector;
@@ -82,7 +85,7 @@ struct TransposingMainloop {
       loop.x_.clear_outside(k_begin - first_k, second_k - first_k, Threads::index());
       loop.weight_.clear_outside(k_begin - first_k, second_k - first_k, Threads::index());
     }
-    loop.retreat(tiles == 1 ? Tile::kK : first_k + Tile::kK - second_k);
+    loop.retreat(tiles == 1 ? Tile::kK : first_k + Tile::kK - second_k, params);
     Threads::synchronize();
 
     std::uint32_t stage = 0;
@@ -91,7 +94,7 @@ struct TransposingMainloop {
       loop.multiply(params, stage, kStageBytes - stage, accumulators);
       stage = kStageBytes - stage;
       // The last tile is carried over once more: cheaper than asking each time whether to.
-      loop.retreat(left > 1 ? 0 : Tile::kK);
+      loop.retreat(left > 1 ? 0 : Tile::kK, params);
       Threads::synchronize();
     }
   }
@@ -129,9 +132,9 @@ struct TransposingMainloop {
     }
   }
 
-  CUTLASS_OPS_DEVICE void retreat(int count) {
-    x_.retreat(count);
-    weight_.retreat(count);
+  CUTLASS_OPS_DEVICE void retreat(int count, Params const& params) {
+    x_.retreat(count, params.x);
+    weight_.retreat(count, params.weight);
   }
 
   /// Blocks of four rows of an operand, kStep rows apart, at one k.

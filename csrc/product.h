@@ -1,0 +1,36 @@
+// Launchers of the products of backward, whose operands are not K-major.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cutlass_ops/status.h"
+
+namespace cutlass_ops {
+
+/// out[m, n] = a b with b [k, n], and a [m, k] or, where it is transposed, [k, m]. Strides, in
+/// elements, are those of the rows.
+struct ProductCall {
+  float const* a;
+  std::int64_t a_stride;
+  bool a_transposed;
+  float const* b;
+  std::int64_t b_stride;
+  int m, n, k;
+  int ctas;         ///< as many as there are SMs
+  float* exchange;  ///< of stream_exchange_elements, 16-byte aligned
+  float* out;       ///< contiguous
+  cudaStream_t stream;
+
+  /// Whether the kernels can: a tile at the least, and 128-bit loads.
+  bool runs() const;
+};
+
+Status run_product(ProductCall const& call);
+
+/// out[columns, rows], contiguous, is the transpose of source[rows, columns].
+Status run_transpose(float const* source, std::int64_t stride, int rows, int columns, float* out,
+                     cudaStream_t stream);
+
+}  // namespace cutlass_ops

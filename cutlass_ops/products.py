@@ -1,0 +1,84 @@
+"""The products of backward, ``a @ b`` and ``a.T @ b``, in the precision of the forward.
+
+With g ``[M, N]`` the gradient of x Wᵀ: ``dx = g @ W`` and ``dW = g.T @ x``. Neither is a product
+with a transposed right operand, which is what the linear layers are: the kernels here read the
+operands the other way round, or transpose them first where halves are made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from . import plans
+from ._torch_private import bare_call
+from .dispatch import run_epilogue
+from .operands import native, unit_columns
+from .precision import check_native
+from .schemas import OPS
+from .validation import check_operand_dtypes, check_sizes
+
+_OP = "product"
+
+_product_memory = bare_call(OPS._product_memory.default)
+_product_native = bare_call(OPS._product.default)
+_transpose_native = bare_call(OPS._transpose.default)
+
+# Multiplications and additions below which cuBLAS is as fast, or faster.
+_LEAST_WORK = 2**31
+
+
+def product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Tensor:
+    """``cutlass_ops::product``: a ``[M, K]``, or ``[K, M]`` transposed, times b ``[K, N]``."""
+    check_native(_OP, precision, a.device)
+    check_operand_dtypes(_OP, a, b)
+    return _multiply(a, a_transposed, b)
+
+
+def _multiply(a: Tensor, a_transposed: bool, b: Tensor) -> Tensor:
+    return ((a.t() if a_transposed else a) @ b).contiguous()
+
+
+def cuda_product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Tensor:
+    """The same on tensor cores where the mode is fp16x3 and they are estimated faster, else by our
+    own mainloop where it is faster than cuBLAS, else by cuBLAS, which follows PyTorch's TF32
+    flag."""
+    check_native(_OP, precision, a.device)
+    if not native(_OP, a, b):
+        return _multiply(a, a_transposed, b)
+    a, b = unit_columns(a), unit_columns(b)
+    k, n = b.shape
+    m = a.shape[1] if a_transposed else a.shape[0]
+    check_sizes(_OP, m, n, k)
+    gpu = plans.gpu(a.get_device())
+    if m * n * k < _LEAST_WORK or gpu.capability != 90:
+        return _multiply(a, a_transposed, b)
+    if precision == "fp16x3" and plans.on_tensor_cores(m, n, k, gpu):
+        out = a.new_empty(m, n)
+        rows = _transposed(a) if a_transposed else a
+        run_epilogue(rows, _transposed(b), None, "identity", (), True, out)
+        return out
+    elements = _product_memory(a, a_transposed, b)
+    if elements == 0:
+        return _multiply(a, a_transposed, b)
+    out = a.new_empty(m, n)
+    _product_native(a, a_transposed, b, plans.workspace(a, elements), out)
+    return out
+
+
+def _transposed(matrix: Tensor) -> Tensor:
+    out = matrix.new_empty(matrix.shape[1], matrix.shape[0])
+    _transpose_native(matrix, out)
+    return out
+
+
+def _fake_product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Tensor:
+    return a.new_empty((a.shape[1] if a_transposed else a.shape[0], b.shape[1]))
+
+
+# name: as in ops.py
+PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    _OP: (product, cuda_product, _fake_product),
+}
