@@ -3,6 +3,7 @@
     python -m benchmarks                     everything, about 6 minutes on an H200
     python -m benchmarks --quick             the headline shape and 1 and 16 rows
     python -m benchmarks --shapes 512x4096x4096 --ops A --providers eager,ours
+    python -m benchmarks --training only     forward and backward alone, about a minute
     python -m benchmarks --plot bench_out/nvidia-h200.json
 
 Writes OUTPUT/<device>.json (schema in `benchmarks.report`) and PNG plots beside it. Without a GPU
@@ -11,19 +12,30 @@ it runs small shapes on the CPU, where `ours` is the plain-PyTorch reference imp
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tqdm import tqdm
 
 import cutlass_ops
-from benchmarks import accuracy, environment, plots, providers, report, shapes, timing
+from benchmarks import (
+    accuracy,
+    environment,
+    plots,
+    providers,
+    report,
+    shapes,
+    timing,
+    training,
+    training_report,
+)
 from benchmarks.providers import PROVIDERS, Call, Part
 from benchmarks.shapes import OPS, SHORT_NAMES, OpName, Shape
 
 Json = dict[str, Any]
+AnyCall = TypeVar("AnyCall", bound=Call)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -52,6 +64,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-parts", action="store_true", help="without softmax and folding alone")
     parser.add_argument("--no-growth", action="store_true", help="without the sweeps of M, N and K")
+    parser.add_argument(
+        "--training",
+        choices=("auto", "only", "no"),
+        default="auto",
+        help="forward and backward: with the whole benchmark (auto, the default), nothing else "
+        "(only; at the headline shape or --shapes), or not at all",
+    )
     return parser.parse_args(argv)
 
 
@@ -86,6 +105,7 @@ class Run:
             "cases": [],
             "growth": [],
             "parts": [],
+            "training": [],
         }
 
     def _chosen_providers(self) -> list[str]:
@@ -128,14 +148,14 @@ class Run:
         return [p for p in names if providers.suits(p, shape, quick=self.args.quick)]
 
     def _ready(
-        self, names: Iterable[str], problem: providers.Problem
-    ) -> tuple[dict[str, Call], Json]:
+        self, names: Iterable[str], make: Callable[[str], AnyCall]
+    ) -> tuple[dict[str, AnyCall], Json]:
         """The calls that work, each run once, and {provider: why} of those that do not."""
-        calls: dict[str, Call] = {}
+        calls: dict[str, AnyCall] = {}
         skipped: Json = {}
         for name in names:
             try:
-                call = providers.make_call(name, problem)
+                call = make(name)
                 call()
             except Exception as error:
                 # A provider that fails is a result to show, not a reason to lose the others'.
@@ -149,7 +169,9 @@ class Run:
         torch.compiler.reset()
         problem = self._problem(op, shape, grad)
         with torch.set_grad_enabled(grad):
-            calls, skipped = self._ready(self._case_providers(shape, grad), problem)
+            calls, skipped = self._ready(
+                self._case_providers(shape, grad), lambda name: providers.make_call(name, problem)
+            )
             errors = accuracy.errors(problem, calls, self.args.seed)
             times = {
                 cache: report.samples_json(self.timer.compare(calls, cache))
@@ -181,7 +203,7 @@ class Run:
         problem = self._problem(op, shape, grad=False)
         names = [p for p in self.providers if p in ("eager", "ours")]
         with torch.no_grad():
-            calls, skipped = self._ready(names, problem)
+            calls, skipped = self._ready(names, lambda name: providers.make_call(name, problem))
             cache = self.growth_timer.cache_states()[-1]
             times = {cache: report.samples_json(self.growth_timer.compare(calls, cache))}
         self._note_failures(op, shape, skipped)
@@ -194,6 +216,25 @@ class Run:
             "skipped": skipped,
             "times": times,
         }
+
+    def training_case(self, op: OpName, shape: Shape, dx: bool) -> Json:
+        """Measure forward and backward of one op at one shape."""
+        torch.compiler.reset()
+        problem = self._problem(op, shape, grad=True)
+        problem.x.requires_grad_(dx)
+        g = training.upstream(problem, self.args.seed)
+        names = [p for p in self.providers if training.suits(p, dx)]
+        steps, skipped = self._ready(names, lambda name: training.make_step(name, problem, g))
+        self._note_failures(op, shape, skipped)
+        return {**training.measure(problem, steps, g, self.timer), "skipped": skipped}
+
+    def training_cases(self) -> list[tuple[OpName, Shape, bool]]:
+        """(op, shape, dx) of every training case that was asked for."""
+        args = self.args
+        if args.training == "no" or (args.training == "auto" and (args.quick or args.shapes)):
+            return []
+        given = training.CPU_SHAPES if self.small else training.GPU_SHAPES
+        return training.cases(self.ops, self.shapes() if args.shapes else given)
 
     def _note_failures(self, op: OpName, shape: Shape, skipped: Json) -> None:
         self.notes += [f"{op} at {shape}: {name} failed: {why}" for name, why in skipped.items()]
@@ -241,18 +282,26 @@ class Run:
 
     def everything(self) -> Json:
         """Run all that was asked for and return the document."""
-        args, document = self.args, self.results
         if self.small:
             self.notes.append(
                 "on the CPU, where `ours` is the plain-PyTorch reference; small shapes"
             )
+        self.results["copy_gbs"] = timing.copy_bandwidth(self.timer)
+        if self.args.training != "only":
+            self._forward()
+        for op, shape, dx in _progress(self.training_cases(), "training"):
+            self.results["training"].append(self.training_case(op, shape, dx))
+        return self.results
+
+    def _forward(self) -> None:
+        """All but training."""
+        args, document = self.args, self.results
         if not args.shapes and "compile" in self.providers:
             where = (
                 "nowhere (--quick)" if args.quick else ", ".join(map(str, shapes.COMPILE_SHAPES))
             )
             if not self.small:
                 self.notes.append(f"torch.compile, at seconds per shape, was measured at: {where}")
-        document["copy_gbs"] = timing.copy_bandwidth(self.timer)
         for op, shape, grad in _progress(self.cases(), "ops"):
             document["cases"].append(self.op_case(op, shape, grad))
         both = {"eager", "ours"} <= set(self.providers)
@@ -265,7 +314,6 @@ class Run:
         if not (args.no_parts or args.quick or args.shapes):
             for part in _progress(self.parts(), "parts"):
                 document["parts"].append(self.part_case(part))
-        return document
 
 
 def _progress(items: Iterable[Any], name: str) -> Iterable[Any]:
@@ -273,11 +321,19 @@ def _progress(items: Iterable[Any], name: str) -> Iterable[Any]:
     return bar
 
 
+def _plot(document: Json, stem: Path) -> list[Path]:
+    paths = plots.plot_all(document, stem)
+    if document.get("training"):
+        path = stem.with_name(f"{stem.name}_training.png")
+        paths.append(training_report.plot_training(document, path))
+    return paths
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 1 if a call of ours raised or its error is above the bound."""
     args = _arguments(argv)
     if args.plot:
-        for path in plots.plot_all(report.load(args.plot), args.plot.with_suffix("")):
+        for path in _plot(report.load(args.plot), args.plot.with_suffix("")):
             print(path)
         return 0
     run = Run(args)
@@ -289,9 +345,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     stem = args.output / environment.file_stem(document["environment"])
     report.save(document, stem.with_suffix(".json"))
     print(report.summary(document))
-    for path in [stem.with_suffix(".json"), *plots.plot_all(document, stem)]:
+    if document["training"]:
+        print(training_report.training_table(document))
+    for path in [stem.with_suffix(".json"), *_plot(document, stem)]:
         print(f"wrote {path}")
-    return 1 if report.failed(document) else 0
+    return 1 if report.failed(document) or training_report.failed(document) else 0
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ CHUNK_ELEMENTS = 1 << 27
 SLACK = 4 * 2.0**-24
 
 
-def _gelu(z: Tensor) -> Tensor:
+def gelu(z: Tensor) -> Tensor:
     """GELU as z/2 * erfc(-z / sqrt 2), which does not cancel for negative z."""
     result: Tensor = 0.5 * z * torch.special.erfc(z * -math.sqrt(0.5))
     return result
@@ -39,10 +39,10 @@ def float64_result(problem: Problem, rows: Tensor) -> Tensor:
     """`problem` evaluated in float64 at the row indices `rows`: [len(rows), n] or [len(rows)]."""
     z = float64_linear(problem.x[rows], problem.weight) + problem.bias.detach().double()
     if problem.op == "linear_gelu_softmax":
-        return torch.softmax(_gelu(z), dim=-1)
+        return torch.softmax(gelu(z), dim=-1)
     windows = z.shape[1] // problem.kernel_size
     pooled = z[:, : windows * problem.kernel_size].view(len(rows), windows, -1).mean(-1)
-    return (problem.scale * _gelu(pooled)).amax(-1)
+    return (problem.scale * gelu(pooled)).amax(-1)
 
 
 def relative_error(result: Tensor, expected: Tensor) -> float:

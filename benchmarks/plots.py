@@ -57,7 +57,8 @@ ERROR_LABELS = {
 }
 
 
-def _subtitle(results: Json) -> str:
+def subtitle(results: Json) -> str:
+    """Device, versions and commit of a document, for the head of a plot."""
     environment = results["environment"]
     versions, commit = environment["versions"], environment["git"]["commit"]
     return (
@@ -66,7 +67,8 @@ def _subtitle(results: Json) -> str:
     ).strip()
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure and close it; returns `path`."""
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return path
@@ -119,8 +121,8 @@ def plot_speedup(results: Json, path: Path, shown: tuple[str, ...]) -> Path:
         figure.legend(
             list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles)
         )
-    figure.suptitle(f"Speedup by shape (M x N x K)\n{_subtitle(results)}", fontsize=11)
-    return _save(figure, path)
+    figure.suptitle(f"Speedup by shape (M x N x K)\n{subtitle(results)}", fontsize=11)
+    return save_figure(figure, path)
 
 
 def plot_growth(results: Json, path: Path) -> Path:
@@ -138,8 +140,8 @@ def plot_growth(results: Json, path: Path) -> Path:
             points = [p for p in results["growth"] if p["op"] == op and p["dim"] == dim]
             _growth_lines(axes, points, dim)
             axes.set_title(f"{SHORT_NAMES[op]}: {_fixed(points, dim)}", fontsize=10)
-    figure.suptitle(f"Time by size\n{_subtitle(results)}", fontsize=11)
-    return _save(figure, path)
+    figure.suptitle(f"Time by size\n{subtitle(results)}", fontsize=11)
+    return save_figure(figure, path)
 
 
 def _fixed(points: list[Json], dim: str) -> str:
@@ -223,10 +225,10 @@ def plot_errors(document: Json, path: Path) -> Path:
     settings = document["settings"]
     figure.suptitle(
         "Relative L2 error of the linear part against float64 (faint: of the worst row), "
-        f"M = {settings['m']}, N = {settings['n']}\n{_subtitle(document)}",
+        f"M = {settings['m']}, N = {settings['n']}\n{subtitle(document)}",
         fontsize=11,
     )
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _error_lines(axes: Axes, entries: list[Json]) -> None:

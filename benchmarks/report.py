@@ -17,6 +17,14 @@ The JSON document (schema 1), written by `python -m benchmarks` and read back by
         times     {"warm" | "cold": {provider: {median, p10, p90, samples}}}, microseconds per call
     growth        list of {dim: "M" | "N" | "K", op, m, n, k, skipped, times: one state of them}
     parts         list of {name, size, moved_bytes, times: as above}
+    training      list of cases of forward and backward (what is counted: `benchmarks.training`);
+                  older documents have no such list
+        op, m, n, k, flops
+        dx        whether x requires grad, besides weight and bias
+        errors    {provider: {"x" | "weight" | "bias": error of that gradient against float64}}
+        error_bounds   {"x" | "weight" | "bias": the largest error allowed for ours and fp16x3}
+        extra_bytes    {provider: GPU memory of a step beyond operands, gradients and result}
+        skipped, times: as above
 """
 
 import json
@@ -113,7 +121,7 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def table(header: list[str], rows: list[list[str]]) -> str:
     """Columns padded to equal width, the first left-aligned and the others right-aligned."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = []
@@ -126,11 +134,11 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
-def _us(value: float | None) -> str:
+def us(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
 
 
-def _ratio(value: float | None) -> str:
+def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
@@ -170,16 +178,16 @@ def ops_table(results: Json) -> str:
     for case in cases:
         times, error = medians(case), case["errors"]
         worst = max((error[p] for p in ours if p in error), default=None)
-        row = [_label(case), *(_us(times.get(p)) for p in used)]
-        row += [_ratio(speedup(case, p)) for p in ours]
-        row += [_ratio(speedup(case, p, "cold")) for p in ours] * cold
+        row = [_label(case), *(us(times.get(p)) for p in used)]
+        row += [ratio(speedup(case, p)) for p in ours]
+        row += [ratio(speedup(case, p, "cold")) for p in ours] * cold
         row += [_tflops(case, "ours"), _error(error.get(BASELINE)), _error(worst)]
         row.append(_verdict(case, IEEE))
         rows.append(row)
-    return _table(header, rows)
+    return table(header, rows)
 
 
-def fp16x3_table(results: Json) -> str:
+def fp16x3table(results: Json) -> str:
     """fp16x3 beside its peers, in the cases that have any of them; empty without any."""
     shown = (*FP16X3, *PEERS)
     cases = [
@@ -195,14 +203,14 @@ def fp16x3_table(results: Json) -> str:
     rows = []
     for case in cases:
         times, error = medians(case), case["errors"]
-        row = [_label(case), *(_us(times.get(p)) for p in used)]
-        row += [_ratio(speedup(case, p)) for p in used]
-        row += [_ratio(speedup(case, p, "cold")) for p in cold]
+        row = [_label(case), *(us(times.get(p)) for p in used)]
+        row += [ratio(speedup(case, p)) for p in used]
+        row += [ratio(speedup(case, p, "cold")) for p in cold]
         row += [_tflops(case, "fp16x3"), *(_error(error.get(p)) for p in compared)]
         worst = max((error[p] for p in FP16X3 if p in error), default=None)
         row += [_error(worst), _verdict(case, FP16X3)]
         rows.append(row)
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def mean_lines(results: Json) -> list[str]:
@@ -239,14 +247,14 @@ def parts_table(results: Json) -> str:
         rows.append(
             [
                 f"{part['name']} {part['size']}",
-                *(_us(times[p]) for p in ("eager", "ours")),
+                *(us(times[p]) for p in ("eager", "ours")),
                 *(f"{rates[p]:.0f}" for p in ("eager", "ours")),
                 f"{100 * rates['ours'] / copy:.0f} %",
-                _ratio(speedup(part, "ours", device_state(part))),
+                ratio(speedup(part, "ours", device_state(part))),
             ]
         )
     header = ["part", "eager us", "ours us", "eager GB/s", "ours GB/s", "of copy", "ours/eager"]
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def summary(results: Json) -> str:
@@ -260,10 +268,10 @@ def summary(results: Json) -> str:
         "Times: microseconds per call, median of interleaved runs, L2 warm unless marked cold.",
         "Ratios: eager's time / ours, above 1 is faster. err: relative L2 against float64.",
         "",
-        ops_table(results),
-        "",
     ]
-    if fp16x3 := fp16x3_table(results):
+    if results["cases"]:
+        lines += [ops_table(results), ""]
+    if fp16x3 := fp16x3table(results):
         lines += [
             'Precision "fp16x3" and its peers (cublas-fp16x3: without splitting x and the weight):',
             fp16x3,

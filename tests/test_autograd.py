@@ -163,11 +163,12 @@ def test_backward_twice_doubles_the_gradients(op: Fused, device: str) -> None:
 
 
 @every_op
-def test_writing_into_a_saved_input_is_noticed(op: Fused, device: str) -> None:
+@pytest.mark.parametrize("which", [0, 1], ids=["x", "weight"])
+def test_writing_into_a_saved_input_is_noticed(op: Fused, which: int, device: str) -> None:
     operands = linear_like(4, 8, 5, device, requires_grad=True)
     y = op.call(*operands)
     with torch.no_grad():
-        operands[1].mul_(2)
+        operands[which].mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 

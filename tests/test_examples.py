@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +75,22 @@ def test_the_full_size_is_the_headline_size(name: str) -> None:
 
 def test_the_custom_epilogue_is_under_sixty_lines() -> None:
     assert len((EXAMPLES / "custom_epilogue.cu").read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("head", ["softmax", "max"])
+def test_training_with_and_without_the_fused_head(head: str, device: str, tmp_path: Path) -> None:
+    """Few steps of it; the program itself judges whether the curves agree."""
+    pytest.importorskip("matplotlib", reason="the training example needs the extra `bench`")
+    pytest.importorskip("tqdm", reason="the training example needs the extra `bench`")
+    plot = tmp_path / "loss.png"
+    options = ("--head", head, "--steps", "12", "--device", device, "--output", str(plot))
+    done = run_python(str(EXAMPLES / "train_heads.py"), *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "12/12" in done.stderr  # the progress bars
+    rows = re.findall(r"^(PyTorch|cutlass_ops) +(\S+) +(\S+) +(\S+)$", done.stdout, re.MULTILINE)
+    assert [name for name, *_ in rows] == ["PyTorch", "cutlass_ops"]
+    for _, rate, first, last in rows:
+        assert float(rate) > 0
+        assert float(last) < float(first)
+    assert "The curves differ by at most" in done.stdout
