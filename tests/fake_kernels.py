@@ -13,7 +13,7 @@ from native import KERNELS, OPS, reads
 from torch import Tensor
 from torch.testing import assert_close
 
-from cutlass_ops import _library, dispatch, plans, reference, weights, winners
+from cutlass_ops import _library, dispatch, plans, products, reference, weights, winners
 from cutlass_ops.epilogues import lookup
 
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
@@ -242,6 +242,25 @@ class Kernels:
                 assert out.is_contiguous()
                 out.copy_(result)
 
+    def product_memory(self, a: Tensor, a_transposed: bool, b: Tensor) -> int:
+        takes(a)
+        takes(b)
+        return 4
+
+    def product(
+        self, a: Tensor, a_transposed: bool, b: Tensor, memory: Tensor, out: Tensor
+    ) -> None:
+        self.ran.append("product")
+        assert memory.numel() == 4
+        assert out.is_contiguous()
+        out.copy_((a.t() if a_transposed else a) @ b)
+
+    def transpose(self, matrix: Tensor, out: Tensor) -> None:
+        self.ran.append("transpose")
+        takes(matrix)
+        assert out.is_contiguous()
+        out.copy_(matrix.t())
+
 
 OWNERS = {
     "fold_rows": weights,
@@ -249,6 +268,9 @@ OWNERS = {
     "row_argmax": winners,
     "refine_nonfinite": winners,
     "winner_gradients": winners,
+    "product_memory": products,
+    "product": products,
+    "transpose": products,
 }
 
 
@@ -261,7 +283,8 @@ def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     for name in vars(Kernels):
         if not name.startswith("__"):
             owner = OWNERS.get(name, dispatch)
-            monkeypatch.setattr(owner, f"_{name}_native", getattr(kernels, name))
+            suffix = "" if name == "product_memory" else "_native"
+            monkeypatch.setattr(owner, f"_{name}{suffix}", getattr(kernels, name))
     monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
     monkeypatch.setattr(_library, "fp16x3_reason", lambda device: None)
     monkeypatch.setattr(plans, "gpu", lambda index: plans.H200)
