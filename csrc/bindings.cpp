@@ -1,6 +1,6 @@
-// The native ops, on the LibTorch stable ABI: with operands.h and queries.cpp, the only code that
-// sees torch. Schemas are defined in Python (cutlass_ops/schemas.py), where the messages for users
-// are made.
+// The native ops, on the LibTorch stable ABI: with gradients.cpp, queries.cpp and what checks their
+// operands, the only code that sees torch. Schemas are defined in Python (cutlass_ops/schemas.py),
+// where the messages for users are made.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "activation.h"
 #include "descriptions.h"
 #include "folded_memory.h"
 #include "linear.h"
@@ -119,17 +120,6 @@ void matrix_epilogue(Tensor z, std::optional<Tensor> bias, std::string name,
   call.out = operands.dense(out, "out", output_elements(shape, call.rows, columns));
   call.stream = operands.stream();
   check(epilogue.run_matrix(call));
-}
-
-Activation activation_of(std::string const& name) {
-  if (name == "identity") {
-    return Activation::kIdentity;
-  }
-  if (name == "gelu") {
-    return Activation::kGelu;
-  }
-  STD_TORCH_CHECK(name == "gelu_tanh", "no activation named '", name, "'");
-  return Activation::kGeluTanh;
 }
 
 void run_softmax(Operands const& operands, epilogue::MatrixSource const& source, int rows,

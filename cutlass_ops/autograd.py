@@ -1,12 +1,12 @@
 """The autograd functions around the registered ops.
 
 They stand outside the ops, in Python: that costs nothing where no gradient is needed. Each saves
-its inputs and outputs only, and its backward is made of operations that differentiate again, so
-double backward is right; the linear part of op A is an output of its function for that reason.
-A precision is that of the linear part, where backward computes it anew, too.
-Nothing here scatters with atomics, so gradients are bit-identical from run to run. Backward runs
-with autocast off; where it multiplies matrices it follows PyTorch's own TF32 flag, which the
-forward never does.
+its inputs and outputs only, and its backward is made of operations that differentiate again, at
+least where a graph of it is wanted, so double backward is right; the linear part of op A is an
+output of its function for that reason. A precision is that of the linear part, where backward
+computes it anew, too. Nothing here scatters with atomics, so gradients are bit-identical from run
+to run. Backward runs with autocast off; where it multiplies matrices it follows PyTorch's own TF32
+flag, which the forward never does.
 
 All functions take two-dimensional x or z; :mod:`cutlass_ops.functional` folds leading dimensions.
 """
@@ -38,6 +38,18 @@ def _save_linear(ctx: Any, x: Tensor, weight: Tensor, *others: Tensor) -> None:
     be freed, written to, or be an inference tensor."""
     need_x, need_weight = ctx.needs_input_grad[:2]
     ctx.save_for_backward(x if need_weight else None, weight if need_x else None, *others)
+
+
+def _row_gradient(
+    g: Tensor, z: Tensor, bias: Tensor | None, y: Tensor, approximate: str, need_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """That of y = softmax(gelu(z + bias), -1), and the sums of its columns where they are needed:
+    one op, or, where a graph of it is wanted, operations that differentiate."""
+    if not torch.is_grad_enabled():
+        dz, dbias = calls.gelu_softmax_backward(g, z, bias, y, approximate, need_bias)
+        return dz, dbias if need_bias else None
+    dz = gelu_softmax_gradient(g, z if bias is None else z + bias, y, approximate)
+    return dz, dz.sum(0) if need_bias else None
 
 
 class Linear(Function):
@@ -83,9 +95,7 @@ class GeluSoftmax(Function):
         z, bias, y = ctx.saved_tensors
         need_z, need_bias, _ = ctx.needs_input_grad
         with no_autocast(g):
-            h = z if bias is None else z + bias
-            dz = gelu_softmax_gradient(g, h, y, ctx.approximate)
-            dbias = dz.sum(0) if need_bias else None
+            dz, dbias = _row_gradient(g, z, bias, y, ctx.approximate, need_bias)
         return dz if need_z else None, dbias, None
 
 
@@ -116,13 +126,17 @@ class LinearGeluSoftmax(Function):
         gy, gz = grads
         x, weight, y, z = ctx.saved_tensors
         with no_autocast(y):
-            dz = gz
+            needed = ctx.needs_input_grad[:3]
+            dz, dbias = gz, None
             if gy is not None:
-                dz = gelu_softmax_gradient(gy, z, y, ctx.approximate)
+                sums = needed[2] and gz is None
+                dz, dbias = _row_gradient(gy, z, None, y, ctx.approximate, sums)
                 dz = dz if gz is None else dz + gz
+                needed = (*needed[:2], needed[2] and not sums)
             if dz is None:
                 return None, None, None, None, None
-            return *linear_gradients(dz, x, weight, ctx.needs_input_grad), None, None
+            dx, dweight, rest = linear_gradients(dz, x, weight, needed)
+            return dx, dweight, rest if dbias is None else dbias, None, None
 
 
 class Softmax(Function):

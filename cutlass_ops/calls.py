@@ -27,7 +27,7 @@ from .schemas import OPS
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 # Subclasses of Tensor and symbolic numbers have meanings of their own.
-_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, int, float))
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), str, int, float, bool))
 
 
 def observed() -> bool:
@@ -104,4 +104,5 @@ linear_avgpool_gelu_scale_max: Callable[..., Tensor] = call_of("linear_avgpool_g
 gelu_softmax: Callable[..., Tensor] = call_of("gelu_softmax")
 gelu_scale_max: Callable[..., Tensor] = call_of("gelu_scale_max")
 softmax: Callable[..., Tensor] = call_of("softmax")
+gelu_softmax_backward: Callable[..., tuple[Tensor, Tensor]] = call_of("gelu_softmax_backward")
 fold_rows: Callable[..., Tensor] = call_of("fold_rows")

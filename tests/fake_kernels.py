@@ -13,9 +13,11 @@ from native import KERNELS, OPS, reads
 from torch import Tensor
 from torch.testing import assert_close
 
-from cutlass_ops import _library, dispatch, plans, reference, weights
+from cutlass_ops import _library, backward, dispatch, plans, reference, weights
 from cutlass_ops.epilogues import lookup
+from cutlass_ops.gradients import gelu_softmax_gradient
 
+OWNERS = {"fold_rows": weights, "split_rows": weights, "row_gradient": backward}
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 LEADS = [(), (5,), (1,), (2, 3), (0,), (2, 0)]
 leads = pytest.mark.parametrize("lead", LEADS, ids=str)
@@ -141,6 +143,29 @@ class Kernels:
             reference.softmax(reference.gelu(z, GELU[activation]) if activation in GELU else z)
         )
 
+    def row_gradient(
+        self,
+        g: Tensor,
+        y: Tensor,
+        z: Tensor,
+        bias: Tensor | None,
+        activation: str,
+        dz: Tensor,
+        sums: Tensor | None,
+    ) -> None:
+        self.ran.append("row_gradient")
+        for matrix in (g, y, z):
+            takes(matrix, bias)
+            assert matrix.shape == dz.shape
+        assert dz.is_contiguous()
+        h = z if bias is None else z + bias
+        dz.copy_(gelu_softmax_gradient(g, h, y, GELU[activation]))
+        if sums is not None:
+            assert sums.is_contiguous()
+            assert dz.shape[1] % 4 == 0
+            for group, total in enumerate(sums):
+                total.copy_(dz[group :: len(sums)].sum(0))
+
     def fold_rows(
         self,
         weight: Tensor,
@@ -196,7 +221,7 @@ def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     kernels = Kernels()
     for name in vars(Kernels):
         if not name.startswith("__"):
-            owner = weights if name in ("fold_rows", "split_rows") else dispatch
+            owner = OWNERS.get(name, dispatch)
             monkeypatch.setattr(owner, f"_{name}_native", getattr(kernels, name))
     monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
     monkeypatch.setattr(_library, "fp16x3_reason", lambda device: None)

@@ -21,6 +21,13 @@ struct Gelu {
     return 0.5f * x * erfcf(-kSqrtHalf * x);
   }
 
+  /// Phi(x) + x phi(x). At NaN and +-inf it is NaN.
+  CUTLASS_OPS_HOST_DEVICE static float derivative(float x) {
+    constexpr float kSqrtHalf = 0.70710678118654752f;
+    constexpr float kDensityOfZero = 0.39894228040143268f;
+    return 0.5f * erfcf(-kSqrtHalf * x) + x * (kDensityOfZero * expf(-0.5f * x * x));
+  }
+
   template <int kWidth>
   CUTLASS_OPS_HOST_DEVICE Fragment<kWidth> operator()(Fragment<kWidth> z, int, int) const {
     return map(z, [](float x) { return apply(x); });
@@ -36,6 +43,19 @@ struct GeluTanh {
     constexpr float kMinusTwoSqrtTwoOverPi = -1.5957691216057308f;
     float const u = kMinusTwoSqrtTwoOverPi * (x + 0.044715f * x * x * x);
     return x / (1.0f + expf(u));
+  }
+
+  /// s + x s (1 - s) v' with s = 1 / (1 + exp(-v)) and v = 2u. At NaN and +-inf it is NaN.
+  CUTLASS_OPS_HOST_DEVICE static float derivative(float x) {
+    constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;
+    // Saturated long before 40; the cube would overflow later, and 0 times that is NaN.
+    float const c = x > 40.0f ? 40.0f : x < -40.0f ? -40.0f : x;
+    float const v = kTwoSqrtTwoOverPi * (c + 0.044715f * c * c * c);
+    float const slope = kTwoSqrtTwoOverPi * (1.0f + 3.0f * 0.044715f * c * c);
+    float const e = expf(-fabsf(v));
+    float const smaller = e / (1.0f + e);  // s for x < 0, 1 - s for x > 0
+    float const s = v < 0.0f ? smaller : 1.0f / (1.0f + e);
+    return s + x * (smaller / (1.0f + e) * slope);
   }
 
   template <int kWidth>
