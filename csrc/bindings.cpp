@@ -1,6 +1,6 @@
-// The native ops, on the LibTorch stable ABI: with operands.h and queries.cpp, the only code that
-// sees torch. Schemas are defined in Python (cutlass_ops/schemas.py), where the messages for users
-// are made.
+// The native ops, on the LibTorch stable ABI: with gradients.cpp, queries.cpp and what checks their
+// operands, the only code that sees torch. Schemas are defined in Python (cutlass_ops/schemas.py),
+// where the messages for users are made.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 

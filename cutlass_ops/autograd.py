@@ -1,11 +1,11 @@
-"""The autograd functions around the registered ops.
+"""The autograd functions around the registered ops; those of the two heads: autograd_heads.py.
 
 They stand outside the ops, in Python: that costs nothing where no gradient is needed. Each saves
-its inputs and outputs only, and its backward is made of operations that differentiate again, so
-double backward is right; the linear part of op A is an output of its function for that reason.
-A precision is that of the linear part, and of its products in backward (products.py).
-Nothing here scatters with atomics, so gradients are bit-identical from run to run. Backward runs
-with autocast off; where it multiplies matrices it follows PyTorch's own TF32 flag, which the
+its inputs and outputs only, and its backward is made of operations that differentiate again, at
+least where a graph of it is wanted, so double backward is right. A precision is that of the linear
+part, and of its products in backward (products.py). Nothing here scatters with atomics, so
+gradients are bit-identical from run to run. Backward runs with autocast off; where it multiplies by
+cuBLAS, as it does what is small or not aligned, it follows PyTorch's own TF32 flag, which the
 forward never does.
 
 All functions take two-dimensional x or z; :mod:`cutlass_ops.functional` folds leading dimensions.
@@ -34,14 +34,14 @@ from .gradients import (
 Gradients = tuple[Tensor | None, ...]
 
 
-def _save_linear(ctx: Any, x: Tensor, weight: Tensor, *others: Tensor) -> None:
+def save_linear(ctx: Any, x: Tensor, weight: Tensor, *others: Tensor) -> None:
     """Saves x for the gradient of the weight, and the weight for that of x. What is not needed may
     be freed, written to, or be an inference tensor."""
     need_x, need_weight = ctx.needs_input_grad[:2]
     ctx.save_for_backward(x if need_weight else None, weight if need_x else None, *others)
 
 
-def _linear_gradients(
+def linear_gradients_of(
     g: Tensor,
     x: Tensor | None,
     weight: Tensor | None,
@@ -60,6 +60,18 @@ def _linear_gradients(
     )
 
 
+def row_gradient(
+    g: Tensor, z: Tensor, bias: Tensor | None, y: Tensor, approximate: str, need_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """That of y = softmax(gelu(z + bias), -1), and the sums of its columns where they are needed:
+    one op, or, where a graph of it is wanted, operations that differentiate."""
+    if not torch.is_grad_enabled():
+        dz, dbias = calls.gelu_softmax_backward(g, z, bias, y, approximate, need_bias)
+        return dz, dbias if need_bias else None
+    dz = gelu_softmax_gradient(g, z if bias is None else z + bias, y, approximate)
+    return dz, dz.sum(0) if need_bias else None
+
+
 class Linear(Function):
     """z = x @ weight.T + bias: x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None."""
 
@@ -72,14 +84,14 @@ class Linear(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, _, ctx.precision = inputs
-        _save_linear(ctx, x, weight)
+        save_linear(ctx, x, weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
         (g,) = grads
         x, weight = ctx.saved_tensors
         with no_autocast(g):
-            return *_linear_gradients(g, x, weight, ctx.needs_input_grad, ctx.precision), None
+            return *linear_gradients_of(g, x, weight, ctx.needs_input_grad, ctx.precision), None
 
 
 class GeluSoftmax(Function):
@@ -103,46 +115,8 @@ class GeluSoftmax(Function):
         z, bias, y = ctx.saved_tensors
         need_z, need_bias, _ = ctx.needs_input_grad
         with no_autocast(g):
-            h = z if bias is None else z + bias
-            dz = gelu_softmax_gradient(g, h, y, ctx.approximate)
-            dbias = dz.sum(0) if need_bias else None
+            dz, dbias = row_gradient(g, z, bias, y, ctx.approximate, need_bias)
         return dz if need_z else None, dbias, None
-
-
-class LinearGeluSoftmax(Function):
-    """Op A: (y, z) with z = x @ weight.T + bias and y = softmax(gelu(z), -1), both ``[M, N]``.
-
-    z is an output, and not merely saved, so that a graph of backward knows what it depends on.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
-    ) -> tuple[Tensor, Tensor]:
-        return calls.linear_gelu_softmax_training(x, weight, bias, approximate, precision)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, _, ctx.approximate, ctx.precision = inputs
-        _save_linear(ctx, x, weight, *output)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
-        """dz of GELU and softmax, plus what z itself received; then as a linear layer."""
-        gy, gz = grads
-        x, weight, y, z = ctx.saved_tensors
-        with no_autocast(y):
-            dz = gz
-            if gy is not None:
-                dz = gelu_softmax_gradient(gy, z, y, ctx.approximate)
-                dz = dz if gz is None else dz + gz
-            if dz is None:
-                return None, None, None, None, None
-            needed = ctx.needs_input_grad
-            return *_linear_gradients(dz, x, weight, needed, ctx.precision), None, None
 
 
 class Softmax(Function):
@@ -217,92 +191,8 @@ class FoldRows(Function):
         return spread_rows(g, ctx.kernel_size, ctx.rows), None
 
 
-class LinearAvgPoolGeluScaleMax(Function):
-    """Op B on x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None: y ``[M]``, and with it what
-    winners.py needs for the gradient: the winning window and the slope there of each row, and the
-    folded weight, a k-th of the weight. Nothing of size ``[M, N]`` is kept.
-
-    A graph of backward is made of the dense products, from the inputs. In a row with an infinite x
-    the maximum may be in another window than the unfolded weights have it; the gradient is NaN in
-    either.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        kernel_size: int,
-        scale: float,
-        approximate: str,
-        precision: str,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return calls.linear_avgpool_gelu_scale_max_training(
-            x, weight, bias, kernel_size, scale, approximate, precision
-        )
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, weight, bias, *ctx.options = inputs
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(x, weight, bias, *output[1:])
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
-        g = grads[0]
-        if g is None:
-            return None, None, None, None, None, None, None
-        x, weight, bias, winners, slopes, folded = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
-        with no_autocast(g):
-            if torch.is_grad_enabled() or transforms_active():
-                dense = _dense_pooled_gradients(g, x, weight, bias, needed, *ctx.options)
-                return *dense, None, None, None, None
-            kernel_size = ctx.options[0]
-            rows = weight.shape[0]
-            folded = weight if kernel_size == 1 else folded
-            sparse = calls.winner_gradients(
-                g, winners, slopes, x, folded, rows, kernel_size, *needed
-            )
-        wanted = (one if need else None for one, need in zip(sparse, needed, strict=True))
-        return *wanted, None, None, None, None
-
-
-def _dense_pooled_gradients(
-    g: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    needed: tuple[bool, ...],
-    kernel_size: int,
-    scale: float,
-    approximate: str,
-    precision: str,
-) -> Gradients:
-    """With folded weights Wf, bf and dh the gradient of the maximum at h = x Wf.T + bf, computed
-    anew: dx = dh Wf, dW = spread(dh.T x), db = spread(column sums of dh)."""
-    folded, folded_bias = weight, bias
-    if kernel_size != 1:
-        folded = fold_rows(weight, kernel_size)
-        folded_bias = None if bias is None else fold_rows(bias, kernel_size)
-    h = linear(x, folded, folded_bias, precision)
-    dh = max_gradient(g, h, scale, approximate)
-    dx, dweight, dbias = linear_gradients(dh, x, folded, needed)
-    rows = weight.shape[0]
-    return (
-        dx,
-        None if dweight is None else spread_rows(dweight, kernel_size, rows),
-        None if dbias is None else spread_rows(dbias, kernel_size, rows),
-    )
-
-
 linear: Callable[..., Tensor] = entry(Linear)
-linear_gelu_softmax: Callable[..., tuple[Tensor, Tensor]] = entry(LinearGeluSoftmax)
 gelu_softmax: Callable[..., Tensor] = entry(GeluSoftmax)
 softmax: Callable[..., Tensor] = entry(Softmax)
 gelu_scale_max: Callable[..., Tensor] = entry(GeluScaleMax)
 fold_rows: Callable[..., Tensor] = entry(FoldRows)
-linear_avgpool_gelu_scale_max: Callable[..., tuple[Tensor, ...]] = entry(LinearAvgPoolGeluScaleMax)

@@ -3,7 +3,8 @@
 A batched x or z alone folds its batch dimension into the leading dimensions, which the ops have
 anyway. Folding rows takes the batch dimension as columns. Every other combination, batched weights
 above all, runs the op once per batch element and stacks the results. Where there is no element the
-op's fake says what to return.
+op's fake says what to return. The gradient of op A's row part has its own: all its operands are
+batched together, and the sums of its columns are those of one element each.
 """
 
 from __future__ import annotations
@@ -91,6 +92,37 @@ def _fold_rows(
     return folded.view(folded.shape[0], *last.shape[1:]), last.dim() - 1
 
 
+def _gelu_softmax_backward(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    g: Tensor,
+    z: Tensor,
+    bias: Tensor | None,
+    y: Tensor,
+    approximate: str,
+    need_bias: bool,
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    """Rows are independent, so the batch joins them, once each has a bias of its own."""
+
+    def batched(tensor: Tensor, dim: int | None) -> Tensor:
+        if dim is None:
+            return tensor.expand(info.batch_size, *tensor.shape)
+        return tensor.movedim(dim, 0)
+
+    g, z, y = (
+        batched(t, dim) for t, dim in zip((g, z, y), in_dims[:2] + in_dims[3:4], strict=True)
+    )
+    if bias is not None and in_dims[2] is not None:
+        biases = batched(bias, in_dims[2])
+        z = z + biases.view(len(biases), *(1,) * (z.dim() - 2), -1)
+        bias = None
+    dz, _ = OPS.gelu_softmax_backward(g, z, bias, y, approximate, False)
+    if not need_bias:
+        return (dz, dz.new_empty(info.batch_size, 0)), (0, 0)
+    rows = dz.shape[1:-1].numel()
+    return (dz, dz.view(info.batch_size, rows, dz.shape[-1]).sum(1)), (0, 0)
+
+
 for _name in (
     "linear",
     "linear_epilogue",
@@ -107,3 +139,6 @@ torch.library.register_vmap(f"cutlass_ops::{_POOLED_TRAINING}", _pooled_training
 for _name in ("winner_gradients", "product"):
     _one_by_one = _rule(_name, has_leading=False)
     torch.library.register_vmap(f"cutlass_ops::{_name}", _one_by_one, lib=LIBRARY)
+torch.library.register_vmap(
+    "cutlass_ops::gelu_softmax_backward", _gelu_softmax_backward, lib=LIBRARY
+)

@@ -108,4 +108,5 @@ winner_gradients: Callable[..., tuple[Tensor, Tensor, Tensor]] = call_of("winner
 gelu_softmax: Callable[..., Tensor] = call_of("gelu_softmax")
 gelu_scale_max: Callable[..., Tensor] = call_of("gelu_scale_max")
 softmax: Callable[..., Tensor] = call_of("softmax")
+gelu_softmax_backward: Callable[..., tuple[Tensor, Tensor]] = call_of("gelu_softmax_backward")
 fold_rows: Callable[..., Tensor] = call_of("fold_rows")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import autograd, calls, dispatch, reference
+from . import autograd_heads, calls, dispatch, reference
 from . import precision as _precision
 from .packing import PackedLinear, check_pack_use
 from .routing import autocast_active, matrix, needs_grad, trace_refuses_functions, without_autocast
@@ -40,6 +40,7 @@ def linear_gelu_softmax(
     *,
     approximate: str = "none",
     precision: str | None = None,
+    recompute: bool = False,
 ) -> Tensor:
     """``softmax(gelu(F.linear(x, weight, bias), approximate=approximate), dim=-1)``, fused.
 
@@ -49,6 +50,8 @@ def linear_gelu_softmax(
         bias: ``[N]`` or None; None with a PackedLinear.
         approximate: ``"none"`` for the erf form of GELU, ``"tanh"`` for the tanh form.
         precision: ``"ieee"``, ``"fp16x3"``, or None for the default.
+        recompute: keep the inputs alone for backward, which computes the head once more, and not
+            two matrices ``[M, N]``. The gradients are the same; without grad it means nothing.
 
     Returns:
         ``[..., N]``. N = 0 gives an empty result; K = 0 makes the linear part equal the bias.
@@ -69,7 +72,7 @@ def linear_gelu_softmax(
     straight = calls.straight(x, weight, bias)
     if not straight:
         if autocast_active(x):
-            options = {"approximate": approximate, "precision": precision}
+            options = {"approximate": approximate, "precision": precision, "recompute": recompute}
             if pairs is not None:  # the weight is float32 as it is
                 return without_autocast(linear_gelu_softmax, x, pack, **options)
             return without_autocast(linear_gelu_softmax, x, weight, bias, **options)
@@ -82,7 +85,11 @@ def linear_gelu_softmax(
         return calls.linear_gelu_softmax(x, weight, bias, approximate, mode, pairs)
     if trace_refuses_functions():
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
-    y, _ = autograd.linear_gelu_softmax(matrix(x), weight, bias, approximate, mode)
+    operands = (matrix(x), weight, bias, approximate, mode)
+    if recompute:
+        y = autograd_heads.recomputed_linear_gelu_softmax(*operands)
+    else:
+        y, _ = autograd_heads.linear_gelu_softmax(*operands)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -171,7 +178,7 @@ def _pooled_head(
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         )
-    y, *_ = autograd.linear_avgpool_gelu_scale_max(
+    y, *_ = autograd_heads.linear_avgpool_gelu_scale_max(
         matrix(x), weight, bias, kernel_size, scale, approximate, mode
     )
     return y if x.dim() == 2 else y.view(x.shape[:-1])

@@ -67,6 +67,7 @@ class LinearGELUSoftmax(nn.Linear):
         approximate: ``"none"`` or ``"tanh"``; ValueError for anything else.
         precision: as for :func:`cutlass_ops.linear_gelu_softmax`; None takes the default at
             every call.
+        recompute: as for :func:`cutlass_ops.linear_gelu_softmax`.
     """
 
     def __init__(
@@ -79,15 +80,22 @@ class LinearGELUSoftmax(nn.Linear):
         *,
         approximate: str = "none",
         precision: str | None = None,
+        recompute: bool = False,
     ) -> None:
         _options(type(self).__name__, approximate, precision)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.approximate = approximate
         self.precision = precision
+        self.recompute = recompute
 
     @classmethod
     def from_linear(
-        cls, linear: nn.Linear, *, approximate: str = "none", precision: str | None = None
+        cls,
+        linear: nn.Linear,
+        *,
+        approximate: str = "none",
+        precision: str | None = None,
+        recompute: bool = False,
     ) -> LinearGELUSoftmax:
         """The module on the very Parameters of ``linear``; draws no random numbers."""
         _options(cls.__name__, approximate, precision)
@@ -95,6 +103,7 @@ class LinearGELUSoftmax(nn.Linear):
         _adopt(module, linear)
         module.approximate = approximate
         module.precision = precision
+        module.recompute = recompute
         return module
 
     def forward(self, input: Tensor) -> Tensor:
@@ -104,6 +113,7 @@ class LinearGELUSoftmax(nn.Linear):
             self.bias,
             approximate=self.approximate,
             precision=self.precision,
+            recompute=self.recompute,
         )
 
     def pack(self) -> PackedLinearGELUSoftmax:
@@ -113,7 +123,8 @@ class LinearGELUSoftmax(nn.Linear):
 
     def extra_repr(self) -> str:
         text = f"{super().extra_repr()}, approximate={self.approximate!r}"
-        return text if self.precision is None else f"{text}, precision={self.precision!r}"
+        text = text if self.precision is None else f"{text}, precision={self.precision!r}"
+        return f"{text}, recompute=True" if self.recompute else text
 
 
 class LinearAvgPoolGELUScaleMax(nn.Linear):

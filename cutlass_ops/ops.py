@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import dispatch, fakes, reference, weights
+from . import backward, dispatch, fakes, reference, weights
 from ._torch_private import below_autograd
 from .epilogues import lookup
 from .gradients import no_autocast
@@ -142,6 +142,11 @@ _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
     "gelu_softmax": (gelu_softmax, dispatch.gelu_softmax, fakes.gelu_softmax),
     "gelu_scale_max": (gelu_scale_max, dispatch.gelu_scale_max, fakes.gelu_scale_max),
     "softmax": (softmax, dispatch.softmax, fakes.softmax),
+    "gelu_softmax_backward": (
+        backward.gelu_softmax_plain,
+        backward.gelu_softmax,
+        backward.fake_gelu_softmax,
+    ),
     "fold_rows": (fold_rows, weights.fold_rows, fakes.fold_rows),
     **OPS_OF_TRAINING,
     **PRODUCTS,

@@ -137,6 +137,14 @@ def matrix_workspace(name: str, params: tuple[float, ...], m: int, n: int) -> in
     return elements
 
 
+@lru_cache(_LIMIT)
+def gradient_groups(m: int, n: int) -> int:
+    """Rows of partial sums with which the kernel of op A's backward is to sum the columns of its
+    result ``[M, N]``; 0 where it is not to."""
+    groups: int = OPS._row_gradient_groups(m, n)
+    return groups
+
+
 def workspace(x: Tensor, elements: int) -> Tensor:
     """Scratch memory like x, of float32; the empty one, the usual one, is kept."""
     if elements > 0:

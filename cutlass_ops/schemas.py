@@ -33,6 +33,8 @@ PUBLIC_SCHEMAS = (
     "gelu_softmax(Tensor z, Tensor? bias, str approximate) -> Tensor",
     "gelu_scale_max(Tensor z, Tensor? bias, float scale, str approximate) -> Tensor",
     "softmax(Tensor z) -> Tensor",
+    "gelu_softmax_backward(Tensor g, Tensor z, Tensor? bias, Tensor y, str approximate,"
+    " bool need_bias) -> (Tensor, Tensor)",
     "fold_rows(Tensor weight, int kernel_size) -> Tensor",
 )
 
@@ -50,6 +52,8 @@ NATIVE_SCHEMAS = (
     "_matrix_epilogue(Tensor z, Tensor? bias, str name, float[] params, Tensor(a!) workspace,"
     " Tensor(b!) out) -> ()",
     "_row_softmax(Tensor z, Tensor? bias, str activation, Tensor(a!) out) -> ()",
+    "_row_gradient(Tensor g, Tensor y, Tensor z, Tensor? bias, str activation, Tensor(a!) dz,"
+    " Tensor(b!)? sums) -> ()",
     "_fold_rows(Tensor weight, Tensor? bias, int kernel_size, Tensor(a!) out,"
     " Tensor(b!)? bias_out) -> ()",
     "_refine_nonfinite(Tensor x, Tensor weight, Tensor? bias, str name, float[] params,"
@@ -80,6 +84,7 @@ QUERY_SCHEMAS = (
     "_folded_memory(int windows, int k, int kernel, int workspace) -> int",
     "_fp16_pairs_elements(int rows, int k) -> int",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
+    "_row_gradient_groups(int m, int n) -> int",
     "_choose_folding(int m, int n, int k, int kernel_size, int[] gpu, bool fp16x3=False,"
     " bool x_aligned=True) -> bool",
     "_cuda_versions() -> int[]",

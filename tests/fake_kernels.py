@@ -13,8 +13,18 @@ from native import KERNELS, OPS, reads
 from torch import Tensor
 from torch.testing import assert_close
 
-from cutlass_ops import _library, dispatch, plans, products, reference, weights, winners
+from cutlass_ops import (
+    _library,
+    backward,
+    dispatch,
+    plans,
+    products,
+    reference,
+    weights,
+    winners,
+)
 from cutlass_ops.epilogues import lookup
+from cutlass_ops.gradients import gelu_softmax_gradient
 
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 LEADS = [(), (5,), (1,), (2, 3), (0,), (2, 0)]
@@ -141,6 +151,29 @@ class Kernels:
             reference.softmax(reference.gelu(z, GELU[activation]) if activation in GELU else z)
         )
 
+    def row_gradient(
+        self,
+        g: Tensor,
+        y: Tensor,
+        z: Tensor,
+        bias: Tensor | None,
+        activation: str,
+        dz: Tensor,
+        sums: Tensor | None,
+    ) -> None:
+        self.ran.append("row_gradient")
+        for matrix in (g, y, z):
+            takes(matrix, bias)
+            assert matrix.shape == dz.shape
+        assert dz.is_contiguous()
+        h = z if bias is None else z + bias
+        dz.copy_(gelu_softmax_gradient(g, h, y, GELU[activation]))
+        if sums is not None:
+            assert sums.is_contiguous()
+            assert dz.shape[1] % 4 == 0
+            for group, total in enumerate(sums):
+                total.copy_(dz[group :: len(sums)].sum(0))
+
     def fold_rows(
         self,
         weight: Tensor,
@@ -265,6 +298,7 @@ class Kernels:
 OWNERS = {
     "fold_rows": weights,
     "split_rows": weights,
+    "row_gradient": backward,
     "row_argmax": winners,
     "refine_nonfinite": winners,
     "winner_gradients": winners,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from fused import Fused
-from oracle import UNIT, Head, Linear, eager_forms, full_float32, relative_l2
+from oracle import UNIT, Head, Linear, Matrix, eager_forms, full_float32, relative_l2
 from torch import Tensor
 
 Gradients = list[Tensor]
@@ -73,6 +73,35 @@ def check_gradients(op: Fused, operands: Linear, *, strict: bool = False) -> Gra
     for name, error, eager in zip(("x", "weight", "bias"), errors, yardstick, strict=False):
         assert error <= 2 * eager + 4 * UNIT, f"grad of {name}: {error:.3e}, eager {eager:.3e}"
     return actual
+
+
+def row_gradients_of(
+    form: Callable[[Matrix], Tensor], operands: Matrix, g: Tensor, dtype: torch.dtype
+) -> Gradients:
+    """Autograd through a composition of PyTorch ops, to z and, where there is one, to the bias."""
+    tensors = [operands.z] + ([] if operands.bias is None else [operands.bias])
+    leaves = [t.detach().to(dtype).clone().requires_grad_() for t in tensors]
+    return list(torch.autograd.grad(form(Matrix(*leaves)), leaves, g.to(dtype)))
+
+
+def check_row_gradients(actual: Gradients, head: Head, operands: Matrix, g: Tensor) -> None:
+    """The bound of check_gradients, and an allowance like it, for the gradients of a softmax head
+    on a matrix."""
+    exact: Callable[[Matrix], Tensor] = lambda o: head.exact(o.eager())  # noqa: E731
+    truth = row_gradients_of(exact, operands, g, torch.float64)
+    errors = [_relative(a, t, t) for a, t in zip(actual, truth, strict=True)]
+    generator = torch.Generator(g.device).manual_seed(1)
+    yardstick = [0.0] * len(truth)
+    for run in range(25):
+        near = operands.nearby(generator) if run > 1 else operands
+        near_truth = row_gradients_of(exact, near, g, torch.float64) if run > 1 else truth
+        for form in eager_forms(head, operands)[: 2 if run else 1]:
+            eager = row_gradients_of(form, near, g, torch.float32)
+            found = [_relative(*ts) for ts in zip(eager, near_truth, truth, strict=True)]
+            yardstick = [max(pair) for pair in zip(yardstick, found, strict=True)]
+        if all(e <= 2 * y + 4 * UNIT for e, y in zip(errors, yardstick, strict=True)):
+            return
+    raise AssertionError(f"errors {errors} of z and bias, eager {yardstick}")
 
 
 def _relative(actual: Tensor, truth: Tensor, norm_of: Tensor) -> float:

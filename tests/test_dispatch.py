@@ -16,7 +16,7 @@ from native import force_folding
 from strategies import at_offset
 from torch import Tensor
 
-from cutlass_ops import dispatch, plans, precision, reference, weights
+from cutlass_ops import backward, dispatch, plans, precision, reference, weights
 from cutlass_ops import operands as operands_module
 from cutlass_ops.packing import pack_linear
 
@@ -172,3 +172,58 @@ def test_parts(lead: tuple[int, ...], approximate: str, kernels: Kernels) -> Non
         kernels.ran
         == (["row_softmax", "row_softmax", "matrix_epilogue"] if z.numel() else []) + few
     )
+
+
+@leads
+@approximations
+def test_gradient_of_the_rows(lead: tuple[int, ...], approximate: str, kernels: Kernels) -> None:
+    z, _, _ = operands(lead)
+    bias, g = torch.randn(14)[::2], torch.randn_like(z)
+    y = reference.gelu_softmax(z, bias, approximate=approximate)
+    for need_bias in (False, True):
+        args = (g, z, bias, y, approximate, need_bias)
+        for found, expected in zip(
+            backward.gelu_softmax(*args), backward.gelu_softmax_plain(*args), strict=True
+        ):
+            agree(found, expected)
+    assert kernels.ran == (["row_gradient"] * 2 if z.numel() > 0 else [])
+
+
+def test_gradient_of_many_rows_is_summed_by_the_kernel(kernels: Kernels) -> None:
+    """And not where rows are few, or cannot be aligned, or nobody asks."""
+    made: list[int] = []
+    stand_in = backward._row_gradient_native
+
+    def spy(*args: Any) -> None:
+        made.append(0 if args[-1] is None else len(args[-1]))
+        stand_in(*args)
+
+    backward._row_gradient_native = spy  # the fixture puts it back
+    for rows, columns in ((32, 16384), (512, 16384), (512, 16383), (512, 16388), (3000, 1024)):
+        z = torch.randn(rows, columns)
+        y = reference.gelu_softmax(z)
+        args = (torch.randn(rows, 1).expand(rows, columns).contiguous(), z, None, y, "none")
+        dz, sums = backward.gelu_softmax(*args, True)
+        torch.testing.assert_close(sums, dz.sum(0), rtol=1e-4, atol=1e-6)
+        backward.gelu_softmax(*args, False)
+    assert made[1::2] == [0] * 5
+    assert made[::2] == [0, 128, 0, 0, 0]
+
+
+def test_a_gradient_for_all_rows_is_not_written_out(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strides: list[tuple[int, ...]] = []
+    monkeypatch.setattr(
+        backward, "_row_gradient_native", lambda g, *rest: strides.append(g.stride())
+    )
+    z = torch.randn(5, 7)
+    for g in (
+        torch.ones(()).expand(5, 7),
+        torch.randn(7).expand(5, 7),
+        torch.randn(5, 1).expand(5, 7),
+        torch.randn(7, 5).t(),
+        torch.randn(5, 9)[:, 1:8],
+    ):
+        backward.gelu_softmax(g, z, None, z, "none", False)
+    assert strides == [(0, 1), (0, 1), (7, 1), (7, 1), (9, 1)]

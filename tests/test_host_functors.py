@@ -145,6 +145,30 @@ def test_gelu_for_the_softmax(host: ctypes.CDLL) -> None:
     assert (y[z[0, 0] > 10] == z[0, 0][z[0, 0] > 10]).all()
 
 
+@pytest.mark.parametrize("tanh", [False, True])
+def test_derivatives_of_gelu(host: ctypes.CDLL, tanh: bool) -> None:
+    """Beside zero the error is absolute, for the derivative has one at -0.75; in the tail it is
+    relative, where 1 + erf would leave nothing. Far out it is 0 or 1, and no inf * 0."""
+    huge = np.array([15.0, 40.0, 41.0, 1e3, 1e10, 1e19, 1e30, 3.4e38])
+    x = np.concatenate([np.linspace(-12, 12, 200_001), huge, -huge, [0.0, 1e-30, -1e-42]])
+    x = x.astype(np.float32)
+    y = np.empty_like(x)
+    host.gelu_derivatives(ctypes.c_bool(tanh), pointer(x), len(x), pointer(y))
+    z = exact(x).clamp(-100, 100).requires_grad_()
+    slope = (2 / np.pi) ** 0.5 * 2
+    g = z * torch.sigmoid(slope * (z + 0.044715 * z**3)) if tanh else gelu64(z)
+    (expected,) = torch.autograd.grad(g.sum(), z)
+    error = np.abs(y - expected.numpy())
+    assert error.max() < 4e-7
+    tail = (x < -2) & (x > (-5 if tanh else -10))
+    assert (error[tail] <= 1e-4 * expected.abs().numpy()[tail]).all()
+    assert (y[x >= 15] == 1).all()
+    assert (y[x <= -15] == 0).all()
+    special = np.array([np.nan, np.inf, -np.inf], dtype=np.float32)
+    host.gelu_derivatives(ctypes.c_bool(tanh), pointer(special), 3, pointer(y))
+    assert np.isnan(y[:3]).all()
+
+
 def test_coefficients_are_those_of_the_fit() -> None:
     fit = load_module(ROOT / "scripts" / "fit_softmax_gelu.py")
     header = (ROOT / "include/cutlass_ops/epilogue/softmax_gelu.h").read_text()

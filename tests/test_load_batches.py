@@ -19,6 +19,7 @@ ARCH = "sm_90a"
 # In a mangled name: threads a row, columns a thread in registers, CTAs of a cluster (or what is in
 # shared memory); lanes, groups, loads, CTAs.
 _SOFTMAX = re.compile(r"row_softmax\w*(?:Register|Shared)RowsILi(\d+)ELi(\d+)ELi\d+E(?:Li4E)?EE")
+_GRADIENT = re.compile(r"row_softmax_gradient\w*GradientRowsILi(\d+)ELi(\d+)ELi4EEE")
 _FOLD = re.compile(r"fold_rows\w*FoldRowsConfigILi\d+ELi\d+ELi(\d+)ELi\d+EEELi4E")
 
 
@@ -77,4 +78,8 @@ def test_loads_come_in_batches() -> None:
             if softmax and int(softmax[1]) > 1:  # one more at an edge, or all from any address
                 assert scalars >= columns + 1, name
             seen += 1
-    assert seen >= 39, "12 configurations for 3 activations, and 3 of the fold"
+        elif gradient := _GRADIENT.search(name):  # three operands
+            vectors, _ = first_batch([text for _, text in body])
+            assert vectors >= 3 * int(gradient[2]) // 4, name
+            seen += 1
+    assert seen >= 55, "12 configurations for 3 activations, 8 for 2, and 3 of the fold"

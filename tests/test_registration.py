@@ -26,6 +26,7 @@ PUBLIC = (
     "gelu_softmax",
     "gelu_scale_max",
     "softmax",
+    "gelu_softmax_backward",
     "fold_rows",
 )
 both = pytest.mark.parametrize("op", BOTH, ids=repr)
@@ -45,8 +46,14 @@ def arguments(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tupl
         "gelu_softmax": (x, None, "none"),
         "gelu_scale_max": (x, None, -1.0, "none"),
         "softmax": (x,),
+        "gelu_softmax_backward": (x, x, None, x, "tanh", True),
         "fold_rows": (weight, 3),
     }[name]
+
+
+def bias_place(name: str) -> int:
+    """Of its arguments."""
+    return 2 if "linear" in name or name == "gelu_softmax_backward" else 1
 
 
 def with_pairs(arguments: tuple[Any, ...], device: str) -> tuple[Any, ...]:
@@ -273,7 +280,7 @@ def test_registered_ops_broadcast_no_bias(
     x, weight, _ = linear_like(5, 8, 8, device)
     bias = torch.zeros(bias_shape, device=device)
     args = list(arguments(name, x, weight, bias))
-    args[2 if "linear" in name else 1] = bias
+    args[bias_place(name)] = bias
     with pytest.raises(ValueError, match=f"{name}: bias must have shape"):
         getattr(OPS, name)(*args)
     with pytest.raises(RuntimeError, match="bias"):
@@ -320,7 +327,7 @@ def test_registered_ops_take_float32_and_float64_alone(
 def test_registered_ops_mix_no_dtypes(name: str, device: str) -> None:
     x, weight, bias = linear_like(5, 8, 8, device)
     args = list(arguments(name, x, weight, bias))
-    args[2 if "linear" in name else 1] = bias.double()
+    args[bias_place(name)] = bias.double()
     with pytest.raises(TypeError, match="float"):
         getattr(OPS, name)(*args)
     with pytest.raises(TypeError, match="float"):

@@ -1,5 +1,5 @@
-"""How a row of the softmax is shared out to threads, run on the host: every width, every offset
-from a 16-byte boundary, of each operand for itself."""
+"""How a row of the softmax, or of its gradient, is shared out to threads, run on the host: every
+width, every offset from a 16-byte boundary, of each operand for itself."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import ctypes
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import gelu_exact
 from programs import compile_for_host
 
 # The order of kRunners in row_shares.cpp: the most columns of each configuration.
 LONGEST = (8, 64, 512, 1024, 8192, 3072)
+GRADIENT_LONGEST = (8, 64, 512, 2048)  # of kGradientRunners
 GUARD = 8
 OFFSETS = st.integers(0, 3)
 
@@ -20,7 +23,7 @@ OFFSETS = st.integers(0, 3)
 @pytest.fixture(scope="session")
 def shares(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     library = compile_for_host("row_shares.cpp", tmp_path_factory.mktemp("rows") / "row_shares.so")
-    library.softmax_rows.restype = ctypes.c_bool
+    library.softmax_rows.restype = library.gradient_rows.restype = ctypes.c_bool
     return library
 
 
@@ -113,3 +116,71 @@ def test_operands_that_lie_differently(
     """Source, splits, bias and output each beside a boundary of its own in every row."""
     columns = max(1, round(width * LONGEST[index]))
     check_rows(shares, index, columns, offsets, gap, splits)
+
+
+def check_gradient_rows(
+    library: ctypes.CDLL,
+    index: int,
+    columns: int,
+    offsets: tuple[int, int, int, int, int],
+    stride: int | None = None,
+    biased: bool = True,
+) -> None:
+    """Five rows; those of g `stride` floats apart, or all the same. Every operand is amid NaN."""
+    rows = 5
+    random = np.random.default_rng(columns)
+    stride = columns if stride is None else stride
+    wide = np.full(rows * stride + columns, np.nan, dtype=np.float32)
+    for row in range(rows):
+        wide[row * stride : row * stride + columns] = random.standard_normal(columns)
+    _, g = at_offset(wide, offsets[0])
+    _, z = at_offset(random.standard_normal((rows, columns)).astype(np.float32), offsets[1])
+    _, bias = at_offset(random.standard_normal(columns).astype(np.float32), offsets[2])
+    h = torch.from_numpy(z.astype(np.float64) + bias * biased).requires_grad_()
+    y64 = torch.softmax(gelu_exact(h), -1)
+    _, y = at_offset(y64.detach().float().numpy(), offsets[3])
+    beside, dz = at_offset(np.full((rows, columns), np.nan, dtype=np.float32), offsets[4])
+    sums = np.zeros(columns, dtype=np.float32)
+    arrays = [ctypes.c_void_p(a.ctypes.data) for a in (g, y, z, bias, dz, sums)]
+    addend = arrays[3] if biased else None
+    aligned = library.gradient_rows(
+        index, arrays[0], ctypes.c_long(stride), *arrays[1:3], addend, rows, columns, *arrays[4:]
+    )
+    assert aligned
+    upstream = np.stack([g[row * stride : row * stride + columns] for row in range(rows)])
+    (expected,) = torch.autograd.grad(y64, h, torch.from_numpy(upstream).double())
+    np.testing.assert_allclose(dz, expected.numpy(), rtol=1e-4, atol=2e-6)
+    assert np.isfinite(beside).sum() == dz.size
+    if columns % 4 == 0 and offsets[4] == 0:  # rows without edges
+        np.testing.assert_allclose(sums, dz.sum(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("offset", range(4))
+@pytest.mark.parametrize("index", range(len(GRADIENT_LONGEST)))
+def test_edges_of_a_configuration_of_the_gradient(
+    shares: ctypes.CDLL, index: int, offset: int
+) -> None:
+    longest = GRADIENT_LONGEST[index]
+    widths = {1, 2, 7, longest // 3 + 1, longest // 2, *range(longest - 5, longest + 1)}
+    for columns in sorted(width for width in widths if width <= longest):
+        check_gradient_rows(shares, index, columns, (offset, offset, 0, offset, offset))
+        check_gradient_rows(shares, index, columns, (0, 3, 0, offset, 1), 0, biased=False)
+
+
+@given(
+    index=st.integers(0, len(GRADIENT_LONGEST) - 1),
+    width=st.floats(0, 1),
+    offsets=st.tuples(OFFSETS, OFFSETS, OFFSETS, OFFSETS, OFFSETS),
+    gap=st.integers(0, 5),
+    biased=st.booleans(),
+)
+def test_operands_of_the_gradient_that_lie_differently(
+    shares: ctypes.CDLL,
+    index: int,
+    width: float,
+    offsets: tuple[int, int, int, int, int],
+    gap: int,
+    biased: bool,
+) -> None:
+    columns = max(1, round(width * GRADIENT_LONGEST[index]))
+    check_gradient_rows(shares, index, columns, offsets, columns + gap, biased)

@@ -23,6 +23,7 @@ from native import (
 from oracle import Matrix, check, softmax_head
 
 from cutlass_ops import plans
+from cutlass_ops.gradients import gelu_softmax_gradient
 
 pytestmark = [needs_binary, pytest.mark.sanitizer]
 
@@ -73,6 +74,34 @@ def test_small_row_kernels(rows: int, n: int, gpu: str) -> None:
     check(y, head_of("avgpool_gelu_scale_max", [1.0, 1.0]), Matrix(z))
     OPS._row_softmax(z, bias, "gelu", z)
     assert same_bits(z, out.clone())
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "n"),
+    [
+        *((rows, 0, n) for rows in (3, 130) for n in (1, 4, 7, 39, 300, 601)),
+        *((3, 0, n) for n in (1500, 2047, 5001, 8192, 16_383, 16_388, 20_001)),
+        *((300, 128, n) for n in (8, 40, 400)),
+        *((5, 2, n) for n in (1000, 2000, 4096, 8192, 16_384)),
+    ],
+)
+def test_small_row_gradients(rows: int, groups: int, n: int, gpu: str) -> None:
+    """Each configuration of op A's backward, with sums where rows have no edges; a g that is one
+    row for all, beside a boundary."""
+    z, bias = torch.randn(rows, n, device=gpu), torch.randn(n, device=gpu)
+    y = torch.empty_like(z)
+    OPS._row_softmax(z, bias, "gelu", y)
+    one = torch.randn(1, n + 1, device=gpu)[:, 1:].expand(rows, n)
+    for g in (torch.randn(rows, n, device=gpu), one):
+        memory, dz = guarded((rows, n), gpu)
+        beside, sums = guarded((max(groups, 1), n), gpu)
+        OPS._row_gradient(g, y, z, bias, "gelu", dz, sums if groups else None)
+        assert guards_are_intact(memory)
+        assert guards_are_intact(beside)
+        expected = gelu_softmax_gradient(g, z + bias, y, "none")
+        torch.testing.assert_close(dz, expected, rtol=1e-4, atol=1e-6)
+        if groups:
+            torch.testing.assert_close(sums.sum(0), dz.sum(0), rtol=1e-4, atol=1e-5)
 
 
 def test_small_refinement(gpu: str) -> None:

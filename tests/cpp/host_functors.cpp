@@ -74,6 +74,13 @@ void run_description(int index, float const* z, int rows, int columns, long row_
   kRunners[index](source, rows, arguments, slot_columns, out);
 }
 
+/// GELU's derivative, of the tanh form or of the other, of `count` numbers.
+void gelu_derivatives(bool tanh, float const* x, int count, float* out) {
+  for (int i = 0; i < count; ++i) {
+    out[i] = tanh ? GeluTanh::derivative(x[i]) : Gelu::derivative(x[i]);
+  }
+}
+
 float combine_max(float a, float b) { return MaxMonoid::combine(a, b); }
 float max_identity() { return MaxMonoid::identity(); }
 

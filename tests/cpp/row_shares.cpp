@@ -1,17 +1,22 @@
-// The threads of a row of the softmax one after another, for tests/test_row_shares.py: which of
-// them holds which column, and what it reads and writes. The very code that runs on the GPU, but
-// for the reductions over threads.
+// The threads of a row of the softmax, or of its gradient, one after another, for
+// tests/test_row_shares.py: which of them holds which column, and what it reads and writes. The
+// very code that runs on the GPU, but for the reductions over threads.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "cutlass_ops/epilogue/gelu.h"
+#include "cutlass_ops/kernel/gradient_share.h"
 #include "cutlass_ops/kernel/row_rest.h"
 #include "cutlass_ops/kernel/row_share.h"
 
 using namespace cutlass_ops;
 using epilogue::Chain;
+using kernel::GradientRows;
+using kernel::GradientShare;
 using kernel::RegisterRows;
 using kernel::RowCut;
+using kernel::RowGradientParams;
 using kernel::RowRest;
 using kernel::RowShare;
 using kernel::SharedRows;
@@ -29,8 +34,7 @@ struct Matrix {
 template <class Rows>
 bool run(Matrix const& matrix, int row) {
   float* const out = matrix.out + std::int64_t{row} * matrix.columns;
-  RowCut const cut =
-      Rows::kHasEdges ? RowCut::make(out, matrix.columns) : RowCut{0, matrix.columns, 0};
+  RowCut const cut = kernel::cut_row<Rows>(out, matrix.columns);
   int const part = Rows::kCluster == 1 ? cut.body : cut.part(Rows::kCluster);
   std::vector<RowShare<Rows>> shares(Rows::kThreads * Rows::kCluster);
   using Fragment = typename RowShare<Rows>::Fragment;
@@ -77,9 +81,65 @@ constexpr Runner kRunners[] = {
     run<RegisterRows<32, 32>>,     run<RegisterRows<64, 32, 4>>, run<SharedRows<128, 8, 16>>,
 };
 
+/// As above; each fragment's `also` adds it to params.sums, one row of them.
+template <class Rows>
+bool run_gradient(RowGradientParams const& params, int row) {
+  float* const dz = params.dz + std::int64_t{row} * params.columns;
+  RowCut const cut = kernel::cut_row<Rows>(dz, params.columns);
+  std::vector<GradientShare<Rows>> shares(Rows::kThreads);
+  double sum = 0.0;
+  for (int i = 0; i < Rows::kThreads; ++i) {
+    auto& share = shares[i];
+    share.take(cut, i, 0, cut.body, true);
+    if (Rows::kWidth > 1 && share.left > 0 && !epilogue::is_aligned(dz + share.column)) {
+      return false;
+    }
+    share.load(params, row);
+    sum += share.template weigh<epilogue::Gelu>(params.bias);
+  }
+  for (auto& share : shares) {
+    share.store(dz + share.column, float(sum), [&](int i, auto const& fragment) {
+      for (int j = 0; j < share.kWidth; ++j) {
+        params.sums[share.column + i * share.kStep + j] += fragment[j];
+      }
+    });
+  }
+  return true;
+}
+
+using GradientRunner = bool (*)(RowGradientParams const&, int);
+
+constexpr GradientRunner kGradientRunners[] = {
+    run_gradient<GradientRows<1, 8, 1>>,
+    run_gradient<GradientRows<8, 8>>,
+    run_gradient<GradientRows<32, 16>>,
+    run_gradient<GradientRows<64, 32>>,
+};
+
 }  // namespace
 
 extern "C" {
+
+/// Rows of the gradient of softmax(gelu(z + bias)) by configuration `index`; what is no edge is
+/// added to `sums`, too.
+bool gradient_rows(int index, float const* g, long g_stride, float const* y, float const* z,
+                   float const* bias, int rows, int columns, float* dz, float* sums) {
+  RowGradientParams params{};
+  params.g = epilogue::MatrixSource::make(g, columns, g_stride);
+  params.y = epilogue::MatrixSource::make(y, columns, columns);
+  params.z = epilogue::MatrixSource::make(z, columns, columns);
+  params.bias = {bias, columns, false};
+  params.dz = dz;
+  params.sums = sums;
+  params.rows = rows;
+  params.columns = columns;
+  for (int row = 0; row < rows; ++row) {
+    if (!kGradientRunners[index](params, row)) {
+      return false;
+    }
+  }
+  return true;
+}
 
 /// Rows of softmax(z + bias) by configuration `index`.
 bool softmax_rows(int index, float const* z, int rows, int columns, long row_stride, int splits,

@@ -32,6 +32,13 @@ struct RegisterRows {
   static constexpr bool kWantsAlignment = kWidth > 1 && !kHasEdges;
 };
 
+/// As a row of the result lies, so that it does not depend on how its source lies in memory (rows
+/// of up to 8 columns, which are not cut, may).
+template <class Rows>
+CUTLASS_OPS_HOST_DEVICE RowCut cut_row(float const* out, int columns) {
+  return Rows::kHasEdges ? RowCut::make(out, columns) : RowCut{0, columns, 0};
+}
+
 /// Source: a fragment that is in registers already.
 template <int kFragmentWidth>
 struct Loaded {

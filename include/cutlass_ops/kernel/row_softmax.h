@@ -36,13 +36,6 @@ CUTLASS_OPS_DEVICE float* row_of_out(RowSoftmaxParams<Chain> const& params, int 
   return params.out + std::int64_t{row} * params.columns;
 }
 
-/// As `out` has it, so that a row of a result does not depend on how the source lies in memory
-/// (rows of up to 8 columns, which are not cut, may).
-template <class Rows, class Chain>
-CUTLASS_OPS_DEVICE RowCut cut_row(RowSoftmaxParams<Chain> const& params, int row, int columns) {
-  return Rows::kHasEdges ? RowCut::make(row_of_out(params, row), columns) : RowCut{0, columns, 0};
-}
-
 template <class Rows, class Chain>
 __global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax(
     __grid_constant__ RowSoftmaxParams<Chain> const params) {
@@ -53,7 +46,7 @@ __global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax
   int const thread = int(threadIdx.x % Rows::kThreads);
   // The reductions are collective: threads of rows beyond the last take part, with no columns.
   bool const exists = Rows::kRowsPerCta == 1 || row < params.rows;
-  RowCut const cut = cut_row<Rows>(params, row, exists ? params.columns : 0);
+  RowCut const cut = cut_row<Rows>(row_of_out(params, row), exists ? params.columns : 0);
   RowShare<Rows> share;
   share.take(cut, thread, 0, cut.body, true);
   share.load(params.source, params.bias, row);

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax
   cluster_arrive_relaxed();
   int const row = int(blockIdx.x) / Rows::kCluster;
   int const rank = cluster_rank();
-  RowCut const cut = cut_row<Rows>(params, row, params.columns);
+  RowCut const cut = cut_row<Rows>(row_of_out(params, row), params.columns);
   int const part = cut.part(Rows::kCluster);
   RowShare<Rows> share;
   share.take(cut, int(threadIdx.x), rank * part, part, rank == 0);

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(Rows::kCtaThreads, Rows::kMinCtas) row_softmax
   wait_for_predecessor();
   release_successor();
   int const row = int(blockIdx.x);
-  RowCut const cut = cut_row<Rows>(params, row, params.columns);
+  RowCut const cut = cut_row<Rows>(row_of_out(params, row), params.columns);
   RowShare<Rows> share;
   share.take(cut, int(threadIdx.x), 0, cut.body, true);
   auto const rest = RowRest<Rows>::make(

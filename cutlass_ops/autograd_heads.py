@@ -1,0 +1,192 @@
+"""The autograd functions of the two heads; what autograd.py says of its own holds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from . import calls
+from ._torch_private import transforms_active
+from .autograd import (
+    Gradients,
+    fold_rows,
+    linear,
+    linear_gradients_of,
+    row_gradient,
+    save_linear,
+)
+from .gradients import entry, linear_gradients, max_gradient, no_autocast, spread_rows
+
+
+class LinearGeluSoftmax(Function):
+    """Op A: (y, z) with z = x @ weight.T + bias and y = softmax(gelu(z), -1), both ``[M, N]``.
+
+    z is an output, and not merely saved, so that a graph of backward knows what it depends on.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+    ) -> tuple[Tensor, Tensor]:
+        return calls.linear_gelu_softmax_training(x, weight, bias, approximate, precision)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, weight, _, ctx.approximate, ctx.precision = inputs
+        save_linear(ctx, x, weight, *output)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+        """dz of GELU and softmax, plus what z itself received; then as a linear layer."""
+        gy, gz = grads
+        x, weight, y, z = ctx.saved_tensors
+        with no_autocast(y):
+            if gy is None and gz is None:
+                return None, None, None, None, None
+            needed = ctx.needs_input_grad[:3]
+            options = (ctx.approximate, ctx.precision)
+            return *_softmax_head_gradients(gy, gz, x, weight, y, z, needed, *options), None, None
+
+
+def _softmax_head_gradients(
+    gy: Tensor | None,
+    gz: Tensor | None,
+    x: Tensor | None,
+    weight: Tensor | None,
+    y: Tensor,
+    z: Tensor,
+    needed: tuple[bool, ...],
+    approximate: str,
+    precision: str,
+) -> Gradients:
+    """From the gradient of y, that of z, or both."""
+    dz, dbias = gz, None
+    if gy is not None:
+        sums = needed[2] and gz is None
+        dz, dbias = row_gradient(gy, z, None, y, approximate, sums)
+        dz = dz if gz is None else dz + gz
+        needed = (*needed[:2], needed[2] and not sums)
+    assert dz is not None
+    dx, dweight, rest = linear_gradients_of(dz, x, weight, needed, precision)
+    return dx, dweight, rest if dbias is None else dbias
+
+
+class RecomputedLinearGeluSoftmax(Function):
+    """Op A that keeps its inputs and nothing of size ``[M, N]``: backward computes z and y anew."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str, precision: str
+    ) -> Tensor:
+        return calls.linear_gelu_softmax(x, weight, bias, approximate, precision)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, *ctx.options = inputs
+        ctx.save_for_backward(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+        (g,) = grads
+        x, weight, bias = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        with no_autocast(g):
+            y, z = linear_gelu_softmax(x, weight, bias, *ctx.options)
+            gradients = _softmax_head_gradients(g, None, x, weight, y, z, needed, *ctx.options)
+        return *gradients, None, None
+
+
+class LinearAvgPoolGeluScaleMax(Function):
+    """Op B on x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None: y ``[M]``, and with it what
+    winners.py needs for the gradient: the winning window and the slope there of each row, and the
+    folded weight, a k-th of the weight. Nothing of size ``[M, N]`` is kept.
+
+    A graph of backward is made of the dense products, from the inputs. In a row with an infinite x
+    the maximum may be in another window than the unfolded weights have it; the gradient is NaN in
+    either.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        kernel_size: int,
+        scale: float,
+        approximate: str,
+        precision: str,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return calls.linear_avgpool_gelu_scale_max_training(
+            x, weight, bias, kernel_size, scale, approximate, precision
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, bias, *ctx.options = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, weight, bias, *output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+        g = grads[0]
+        if g is None:
+            return None, None, None, None, None, None, None
+        x, weight, bias, winners, slopes, folded = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        with no_autocast(g):
+            if torch.is_grad_enabled() or transforms_active():
+                dense = _dense_pooled_gradients(g, x, weight, bias, needed, *ctx.options)
+                return *dense, None, None, None, None
+            kernel_size = ctx.options[0]
+            rows = weight.shape[0]
+            folded = weight if kernel_size == 1 else folded
+            sparse = calls.winner_gradients(
+                g, winners, slopes, x, folded, rows, kernel_size, *needed
+            )
+        wanted = (one if need else None for one, need in zip(sparse, needed, strict=True))
+        return *wanted, None, None, None, None
+
+
+def _dense_pooled_gradients(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    needed: tuple[bool, ...],
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    precision: str,
+) -> Gradients:
+    """With folded weights Wf, bf and dh the gradient of the maximum at h = x Wf.T + bf, computed
+    anew: dx = dh Wf, dW = spread(dh.T x), db = spread(column sums of dh)."""
+    folded, folded_bias = weight, bias
+    if kernel_size != 1:
+        folded = fold_rows(weight, kernel_size)
+        folded_bias = None if bias is None else fold_rows(bias, kernel_size)
+    h = linear(x, folded, folded_bias, precision)
+    dh = max_gradient(g, h, scale, approximate)
+    dx, dweight, dbias = linear_gradients(dh, x, folded, needed)
+    rows = weight.shape[0]
+    return (
+        dx,
+        None if dweight is None else spread_rows(dweight, kernel_size, rows),
+        None if dbias is None else spread_rows(dbias, kernel_size, rows),
+    )
+
+
+linear_gelu_softmax: Callable[..., tuple[Tensor, Tensor]] = entry(LinearGeluSoftmax)
+recomputed_linear_gelu_softmax: Callable[..., Tensor] = entry(RecomputedLinearGeluSoftmax)
+linear_avgpool_gelu_scale_max: Callable[..., tuple[Tensor, ...]] = entry(LinearAvgPoolGeluScaleMax)
