@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 try:
@@ -37,6 +38,12 @@ function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack
 tracing_state: Callable[[], object] = getattr(torch._C, "_get_tracing_state", _always)
 profiler_enabled: Callable[[], bool]
 profiler_enabled = getattr(getattr(torch._C, "_autograd", None), "_profiler_enabled", _always)
+
+
+# Whether a tensor is a batch of PyTorch's older vmap, which torch.autograd.grad has for
+# is_grads_batched and no transform tells of. For gradients.py. Else: backward runs no kernels.
+legacy_batched: Callable[[Tensor], bool]
+legacy_batched = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", _always)
 
 
 def profiling_all_threads() -> bool:

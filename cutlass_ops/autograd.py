@@ -29,6 +29,7 @@ from .gradients import (
     max_gradient,
     no_autocast,
     spread_rows,
+    wants_operations,
 )
 
 Gradients = tuple[Tensor | None, ...]
@@ -50,7 +51,7 @@ def linear_gradients_of(
 ) -> Gradients:
     """linear_gradients by the kernels, or, where a graph of backward is wanted and under a
     transform, by operations that differentiate."""
-    if torch.is_grad_enabled() or transforms_active():
+    if wants_operations(g) or transforms_active():
         return linear_gradients(g, x, weight, needed)
     need_x, need_weight, need_bias = needed[:3]
     return (
@@ -65,7 +66,7 @@ def row_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     """That of y = softmax(gelu(z + bias), -1), and the sums of its columns where they are needed:
     one op, or, where a graph of it is wanted, operations that differentiate."""
-    if not torch.is_grad_enabled():
+    if not wants_operations(g):
         dz, dbias = calls.gelu_softmax_backward(g, z, bias, y, approximate, need_bias)
         return dz, dbias if need_bias else None
     dz = gelu_softmax_gradient(g, z if bias is None else z + bias, y, approximate)

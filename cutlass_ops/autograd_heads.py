@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -19,7 +18,14 @@ from .autograd import (
     row_gradient,
     save_linear,
 )
-from .gradients import entry, linear_gradients, max_gradient, no_autocast, spread_rows
+from .gradients import (
+    entry,
+    linear_gradients,
+    max_gradient,
+    no_autocast,
+    spread_rows,
+    wants_operations,
+)
 
 
 class LinearGeluSoftmax(Function):
@@ -146,7 +152,7 @@ class LinearAvgPoolGeluScaleMax(Function):
         x, weight, bias, winners, slopes, folded = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         with no_autocast(g):
-            if torch.is_grad_enabled() or transforms_active():
+            if wants_operations(g) or transforms_active():
                 dense = _dense_pooled_gradients(g, x, weight, bias, needed, *ctx.options)
                 return *dense, None, None, None, None
             kernel_size = ctx.options[0]

@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import reference
-from ._torch_private import bare_apply, transforms_active, unwrap_dead_wrappers
+from ._torch_private import (
+    bare_apply,
+    legacy_batched,
+    transforms_active,
+    unwrap_dead_wrappers,
+)
 from .reference import gelu_derivative
 
 
@@ -18,6 +23,13 @@ def no_autocast(tensor: Tensor) -> torch.autocast:
     """A context without autocast on the tensor's device; meta tensors know no autocast."""
     kind = tensor.device.type
     return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
+
+
+def wants_operations(g: Tensor) -> bool:
+    """Whether the backward of g is to be made of operations that differentiate: a graph of it is
+    wanted, or g is batched in the way of is_grads_batched, and no kernel could read it."""
+    batched = not torch.compiler.is_compiling() and legacy_batched(g)
+    return torch.is_grad_enabled() or batched
 
 
 def gelu_derivative_times(h: Tensor, factor: Tensor, approximate: str) -> Tensor:

@@ -189,6 +189,20 @@ def test_ensembles_of_weights_with_gradients(op: Fused, device: str) -> None:
 
 
 @every_op
+def test_batched_gradients_of_one_graph(op: Fused, device: str) -> None:
+    """is_grads_batched has a vmap of its own, which is no transform: no kernel could read the
+    gradient."""
+    leaves = linear_like(5, 9, 6, device, requires_grad=True)
+    y = op.call(*leaves)
+    many = torch.randn(3, *y.shape, device=device)
+    found = torch.autograd.grad(y, leaves, many, is_grads_batched=True, retain_graph=True)
+    for i, g in enumerate(many):
+        expected = torch.autograd.grad(y, leaves, g, retain_graph=True)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a[i], b, rtol=1e-4, atol=1e-6)
+
+
+@every_op
 def test_jacobian(op: Fused, device: str) -> None:
     operands = [t.double() for t in linear_like(2, 7, 3, device)]
     actual = jacrev(op.call)(*operands)

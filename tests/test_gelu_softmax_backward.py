@@ -132,20 +132,6 @@ def test_vmap(which: tuple[int, ...], need_bias: bool, lead: tuple[int, ...], de
             torch.testing.assert_close(a[i], b, rtol=1e-4, atol=1e-6)
 
 
-def test_batched_gradients_of_one_graph(device: str) -> None:
-    x, weight, bias = linear_like(5, 9, 6, device, requires_grad=True)
-    y = softmax_op().call(x, weight, bias)
-    many = torch.randn(3, 5, 9, device=device)
-    found = torch.autograd.grad(
-        y, (x, weight, bias), many, is_grads_batched=True, retain_graph=True
-    )
-    for i, g in enumerate(many):
-        for a, b in zip(
-            found, torch.autograd.grad(y, (x, weight, bias), g, retain_graph=True), strict=True
-        ):
-            torch.testing.assert_close(a[i], b, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_backward_is_one_op_where_no_graph_of_it_is_wanted(
     create_graph: bool, device: str, monkeypatch: pytest.MonkeyPatch

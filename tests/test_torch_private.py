@@ -16,6 +16,7 @@ NAMES = {
     "profiler_enabled": "torch._C._autograd._profiler_enabled",
     "below_autograd": "torch._C._AutoDispatchBelowAutograd",
     "forward_levels": "torch.autograd.forward_ad._current_level",
+    "legacy_batched": "torch._C._functorch.is_legacy_batchedtensor",
     "unwrap_dead_wrappers": "torch._functorch.utils.unwrap_dead_wrappers",
 }
 
