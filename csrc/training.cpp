@@ -4,12 +4,15 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "activation.h"
 #include "descriptions.h"
+#include "linear_task.h"
 #include "operands.h"
 #include "product.h"
 #include "stream_memory.h"
+#include "winner_memory.h"
 #include "winners.h"
 
 namespace cutlass_ops {
@@ -23,17 +26,76 @@ int* indices(Tensor const& tensor, char const* name, std::int64_t elements, Tens
   return static_cast<int*>(tensor.data_ptr());
 }
 
+struct WinnerOutputs {
+  Tensor values;
+  Tensor winners;
+  Tensor slopes;
+};
+
+void find_winners(Operands const& operands, epilogue::MatrixSource const& h, int rows,
+                  Activation activation, double scale, WinnerOutputs const& out) {
+  STD_TORCH_CHECK(h.columns > 0, "the maximum needs at least one column");
+  check(run_row_argmax({h.data, h.row_stride, rows, h.columns, float(scale),
+                        operands.dense(out.values, "values", rows),
+                        indices(out.winners, "winners", rows, out.values),
+                        operands.dense(out.slopes, "slopes", rows)},
+                       activation, operands.stream()));
+}
+
 void row_argmax(Tensor h, std::string activation, double scale, Tensor values, Tensor winners,
                 Tensor slopes) {
   Operands const operands(h);
-  int const rows = extent(h.size(0));
-  int const columns = extent(h.size(1));
-  STD_TORCH_CHECK(columns > 0, "the maximum needs at least one column");
-  check(
-      run_row_argmax({operands.data(h), row_stride(h), rows, columns, float(scale),
-                      operands.dense(values, "values", rows), indices(winners, "winners", rows, h),
-                      operands.dense(slopes, "slopes", rows)},
-                     activation_of(activation), operands.stream()));
+  find_winners(operands, matrix_of(operands, h), extent(h.size(0)), activation_of(activation),
+               scale, {values, winners, slopes});
+}
+
+std::int64_t winner_memory(std::int64_t rows, std::int64_t windows, std::int64_t workspace) {
+  return WinnerMemory(extent(rows), extent(windows), workspace).elements;
+}
+
+/// Op B on the means of `kernel_size` rows of the weight, which go to `folded` unless they are the
+/// rows themselves: the forward of a training step in one crossing from Python. `name`: the
+/// description of op B, which repairs what folding does to infinities.
+void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
+                    std::int64_t kernel_size, std::string activation, double scale,
+                    std::int64_t kernel, std::int64_t splits, Tensor memory,
+                    std::optional<Tensor> folded, Tensor values, Tensor winners, Tensor slopes) {
+  Operands const operands(x);
+  std::vector<double> const params{double(kernel_size), scale};
+  std::vector<double> const none;
+  LinearTask whole(operands, x, weight, bias, name, params);
+  LinearTask task(operands, x, weight, bias, "identity", none);
+  gemm::Problem& problem = task.call.problem;
+  int const weight_rows = problem.n;
+  STD_TORCH_CHECK(kernel_size >= 1 && kernel_size <= weight_rows, "a window of ", kernel_size,
+                  " rows does not fit ", weight_rows);
+  problem.n = int(weight_rows / kernel_size);
+  STD_TORCH_CHECK(folded.has_value() == (kernel_size > 1), "means of one row are the row");
+  task.call.plan = plan_of({kernel, splits}, task.shape, problem, false);
+  WinnerMemory const parts(problem.m, problem.n, task.call.plan.workspace);
+  float* const first = operands.dense(memory, "memory", parts.elements);
+  STD_TORCH_CHECK(epilogue::is_aligned(first), "memory must be 16-byte aligned");
+  if (folded) {
+    float* const means = operands.dense(*folded, "folded", std::int64_t{problem.n} * problem.k);
+    float const* const source_bias = task.call.arguments.bias;
+    float* const means_bias = source_bias == nullptr ? nullptr : first + parts.bias;
+    check(run_fold_rows(problem.weight, problem.weight_stride, source_bias, weight_rows, problem.k,
+                        int(kernel_size), means, means_bias, operands.stream()));
+    problem.weight = means;
+    problem.weight_stride = problem.k;
+    task.call.arguments = arguments_of(means_bias, none);
+  }
+  task.call.workspace = first + parts.workspace;
+  task.call.out = first;
+  check(make_pairs(task.call));
+  check(run_linear(task.epilogue, task.call));
+  check(repair_linear(task.epilogue, task.call));
+  find_winners(operands, epilogue::MatrixSource::make(first, problem.n, problem.n), problem.m,
+               activation_of(activation), scale, {values, winners, slopes});
+  if (folded) {
+    whole.call.out = operands.dense(values, "values", problem.m);
+    check(whole.epilogue.refine(whole.call));
+  }
 }
 
 /// Of y = max over j of f(x weight[j] + bias[j]), where weight holds the means of `kernel_size`
@@ -125,8 +187,13 @@ void transpose(Tensor matrix, Tensor out) {
 
 STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CUDA, library) {
   library.impl("_row_argmax", TORCH_BOX(&cutlass_ops::row_argmax));
+  library.impl("_linear_winners", TORCH_BOX(&cutlass_ops::linear_winners));
   library.impl("_winner_gradients", TORCH_BOX(&cutlass_ops::winner_gradients));
   library.impl("_product_memory", TORCH_BOX(&cutlass_ops::product_memory));
   library.impl("_product", TORCH_BOX(&cutlass_ops::product));
   library.impl("_transpose", TORCH_BOX(&cutlass_ops::transpose));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CompositeExplicitAutograd, library) {
+  library.impl("_winner_memory", TORCH_BOX(&cutlass_ops::winner_memory));
 }

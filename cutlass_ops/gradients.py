@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,10 +20,13 @@ from ._torch_private import (
 from .reference import gelu_derivative
 
 
-def no_autocast(tensor: Tensor) -> torch.autocast:
-    """A context without autocast on the tensor's device; meta tensors know no autocast."""
+def no_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """A context without autocast on the tensor's device; where it is off anyway, and on meta
+    tensors, which know none, one that costs nothing."""
     kind = tensor.device.type
-    return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def wants_operations(g: Tensor) -> bool:

@@ -91,11 +91,20 @@ def linear_plan(
     return Plan(*OPS._plan(name, params, m, n, k, gpu, folded, fp16x3, packed, x_aligned))
 
 
+# A transpose, and its launch: 133 us for 8192 x 8192 on the H200.
+_TRANSPOSED_ELEMENTS_PER_NS = 500
+_TRANSPOSE_NS = 4000
+
+
 @lru_cache(_LIMIT)
-def on_tensor_cores(m: int, n: int, k: int, gpu: Gpu) -> bool:
-    """Whether the mode fp16x3 takes tensor cores for a linear layer of this size."""
-    plan = linear_plan("identity", (), m, n, k, gpu, 1, True)
-    return "fp16x3" in OPS._describe_plan(list(plan))
+def on_tensor_cores(m: int, n: int, k: int, gpu: Gpu, transposed: int) -> bool:
+    """Whether the mode fp16x3 takes tensor cores for a product of this size, of whose operands so
+    many elements have to be transposed for them."""
+    halves = linear_plan("identity", (), m, n, k, gpu, 1, True)
+    if "fp16x3" not in OPS._describe_plan(list(halves)):
+        return False
+    before = _TRANSPOSE_NS + transposed // _TRANSPOSED_ELEMENTS_PER_NS
+    return halves.nanoseconds + before < linear_plan("identity", (), m, n, k, gpu).nanoseconds
 
 
 @lru_cache(_LIMIT)
@@ -128,6 +137,18 @@ def pooled_route(
     params = (float(kernel_size), scale)
     plan = linear_plan(name, params, m, rows, k, gpu, folded, fp16x3, packed, x_aligned)
     return PooledRoute(rows, False, plan, plan.workspace)
+
+
+@lru_cache(_LIMIT)
+def winner_plan(
+    m: int, windows: int, k: int, folded: int, gpu: Gpu, fp16x3: bool, x_aligned: bool
+) -> tuple[int, int, int]:
+    """For the forward of a training step of op B, on a weight ``[windows, K]`` of means of
+    ``folded`` rows: kernel and splits of its linear part, and float32 elements of memory."""
+    kernel, splits, workspace, _, _ = linear_plan(
+        "identity", (), m, windows, k, gpu, folded, fp16x3, False, x_aligned
+    )
+    return kernel, splits, OPS._winner_memory(m, windows, workspace)
 
 
 @lru_cache(_LIMIT)

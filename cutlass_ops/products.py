@@ -26,8 +26,11 @@ _product_memory = bare_call(OPS._product_memory.default)
 _product_native = bare_call(OPS._product.default)
 _transpose_native = bare_call(OPS._transpose.default)
 
-# Multiplications and additions below which cuBLAS is as fast, or faster.
-_LEAST_WORK = 2**31
+# Where our own mainloop was faster than cuBLAS on the H200 (docs/performance.md): below so many
+# multiplications and additions, with so short a k or with so few tiles for so many SMs it was not.
+_LEAST_WORK = 9 * 10**8
+_LEAST_K = 512
+_LEAST_TILES = 32
 
 
 def product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Tensor:
@@ -53,14 +56,15 @@ def cuda_product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Te
     m = a.shape[1] if a_transposed else a.shape[0]
     check_sizes(_OP, m, n, k)
     gpu = plans.gpu(a.get_device())
-    if m * n * k < _LEAST_WORK or gpu.capability != 90:
+    if gpu.capability != 90:
         return _multiply(a, a_transposed, b)
-    if precision == "fp16x3" and plans.on_tensor_cores(m, n, k, gpu):
+    if precision == "fp16x3" and plans.on_tensor_cores(m, n, k, gpu, k * (n + a_transposed * m)):
         out = a.new_empty(m, n)
         rows = _transposed(a) if a_transposed else a
         run_epilogue(rows, _transposed(b), None, "identity", (), True, out)
         return out
-    elements = _product_memory(a, a_transposed, b)
+    large = m * n * k >= _LEAST_WORK and k >= _LEAST_K and m * n >= _LEAST_TILES * 128 * 128
+    elements = _product_memory(a, a_transposed, b) if large else 0
     if elements == 0:
         return _multiply(a, a_transposed, b)
     out = a.new_empty(m, n)

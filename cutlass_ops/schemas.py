@@ -61,6 +61,9 @@ NATIVE_SCHEMAS = (
     "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
     " int splits, Tensor(a!) memory, Tensor(b!) out) -> ()",
     "_split_rows(Tensor weight, int kernel_size, Tensor(a!) pairs) -> ()",
+    "_linear_winners(Tensor x, Tensor weight, Tensor? bias, str name, int kernel_size,"
+    " str activation, float scale, int kernel, int splits, Tensor(a!) memory, Tensor(b!)? folded,"
+    " Tensor(c!) values, Tensor(d!) winners, Tensor(e!) slopes) -> ()",
     "_row_argmax(Tensor h, str activation, float scale, Tensor(a!) values, Tensor(b!) winners,"
     " Tensor(c!) slopes) -> ()",
     "_winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tensor weight,"
@@ -82,6 +85,7 @@ QUERY_SCHEMAS = (
     " int splits, bool packed=False) -> int[]",
     "_describe_plan(int[] plan) -> str",
     "_folded_memory(int windows, int k, int kernel, int workspace) -> int",
+    "_winner_memory(int rows, int windows, int workspace) -> int",
     "_fp16_pairs_elements(int rows, int k) -> int",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
     "_row_gradient_groups(int m, int n) -> int",

@@ -17,9 +17,7 @@ _fold_rows_native = bare_call(OPS._fold_rows.default)
 _split_rows_native = bare_call(OPS._split_rows.default)
 
 
-def fold_with_bias(
-    weight: Tensor, bias: Tensor | None, kernel_size: int
-) -> tuple[Tensor, Tensor | None]:
+def _fold(weight: Tensor, bias: Tensor | None, kernel_size: int) -> tuple[Tensor, Tensor | None]:
     """fold_rows of a matrix with unit column stride, and of its dense bias in the same launch."""
     windows, columns = weight.shape[0] // kernel_size, weight.shape[1]
     out = empty(weight, (windows, columns))
@@ -37,9 +35,9 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
         return reference.fold_rows(weight, kernel_size)
     check_sizes(op, weight.shape[0], weight.shape[-1], 1)
     if weight.dim() > 1:
-        return fold_with_bias(unit_columns(weight), None, kernel_size)[0]
+        return _fold(unit_columns(weight), None, kernel_size)[0]
     no_columns = weight.new_empty((weight.shape[0], 0))
-    folded = fold_with_bias(no_columns, dense(weight), kernel_size)[1]
+    folded = _fold(no_columns, dense(weight), kernel_size)[1]
     assert folded is not None
     return folded
 

@@ -21,15 +21,14 @@ from torch import Tensor
 
 from . import plans, reference
 from ._torch_private import bare_call
-from .dispatch import run_epilogue
 from .epilogues import gelu_name, pooled_name
 from .fakes import check_fake_kernel_size, check_fake_linear
 from .gradients import spread_rows
-from .operands import dense, empty, native, unit_columns
+from .operands import dense, empty, native, tma_rows, unit_columns
 from .precision import check_native
 from .schemas import OPS
 from .validation import check_kernel_size, check_linear, check_linear_shapes, check_sizes
-from .weights import fold_with_bias
+from .weights import fold_rows
 
 Training = tuple[Tensor, Tensor, Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -37,8 +36,7 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 _TRAINING = "linear_avgpool_gelu_scale_max_training"
 _GRADIENTS = "winner_gradients"
 
-_refine_nonfinite_native = bare_call(OPS._refine_nonfinite.default)
-_row_argmax_native = bare_call(OPS._row_argmax.default)
+_linear_winners_native = bare_call(OPS._linear_winners.default)
 _winner_gradients_native = bare_call(OPS._winner_gradients.default)
 
 
@@ -107,25 +105,25 @@ def cuda_training(
     lead, rows = x.shape[:-1], unit_columns(x)
     m, windows = rows.shape[0], n // kernel_size
     check_sizes(_TRAINING, m, n, k)
-    weight, bias = unit_columns(weight), dense(bias)
-    if kernel_size == 1:
-        folded, folded_bias = weight, bias
-        saved = weight.new_empty(0, k)
-    else:
-        folded, folded_bias = fold_with_bias(weight, bias, kernel_size)
-        saved = folded
     y, slopes = empty(x, lead), empty(x, lead)
     winners = torch.empty_like(y, dtype=torch.int32)
+    folded = x.new_empty(windows if kernel_size > 1 else 0, k)
+    weight, bias = unit_columns(weight), dense(bias)
     if m > 0:
-        h = x.new_empty(m, windows)
         fp16x3 = precision == "fp16x3"
-        run_epilogue(rows, folded, folded_bias, "identity", (), fp16x3, h, kernel_size)
-        _row_argmax_native(h, gelu_name(approximate), scale, y, winners, slopes)
-        if kernel_size > 1:  # as the forward without gradients has it: see run_pooled_head
-            params = (float(kernel_size), scale)
-            name = pooled_name(approximate)
-            _refine_nonfinite_native(rows, weight, bias, name, params, y)
-    return y, winners, slopes, saved
+        aligned = not fp16x3 or tma_rows(rows)
+        gpu = plans.gpu(x.get_device())
+        kernel, splits, elements = plans.winner_plan(
+            m, windows, k, kernel_size, gpu, fp16x3, aligned
+        )
+        _linear_winners_native(
+            rows, weight, bias, pooled_name(approximate), kernel_size, gelu_name(approximate),
+            scale, kernel, splits, x.new_empty(elements), folded if kernel_size > 1 else None, y,
+            winners, slopes,
+        )  # fmt: skip
+    elif kernel_size > 1:
+        folded = fold_rows(weight, kernel_size)
+    return y, winners, slopes, folded
 
 
 def gradients(

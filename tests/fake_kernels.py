@@ -220,36 +220,41 @@ class Kernels:
         assert pairs.shape == (OPS._fp16_pairs_elements(*rows.shape),)
         pairs[: rows.numel()].copy_(rows.view(-1))
 
-    def row_argmax(
-        self,
-        h: Tensor,
-        activation: str,
-        scale: float,
-        values: Tensor,
-        indices: Tensor,
-        slopes: Tensor,
-    ) -> None:
-        self.ran.append("row_argmax")
-        takes(h)
-        found = winners.winner_of(h, scale, GELU[activation])
-        for out, result in zip((values, indices, slopes), found, strict=True):
-            assert out.is_contiguous()
-            out.view(-1).copy_(result)
-
-    def refine_nonfinite(
+    def linear_winners(
         self,
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         name: str,
-        params: Sequence[float],
-        out: Tensor,
+        kernel_size: int,
+        activation: str,
+        scale: float,
+        kernel: int,
+        splits: int,
+        memory: Tensor,
+        folded: Tensor | None,
+        values: Tensor,
+        indices: Tensor,
+        slopes: Tensor,
     ) -> None:
-        self.ran.append("refine_nonfinite")
+        self.ran.append("linear_winners")
+        self.products.append((KERNELS[kernel], False))
         takes(x)
+        assert reads(KERNELS[kernel], x)
         takes(weight, bias)
-        exact = lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
-        assert_close(out.view(-1), exact)
+        shape = len(x), len(weight) // kernel_size, weight.shape[1]
+        inner = workspace_of("identity", (), shape, kernel, splits, False)
+        assert memory.numel() >= OPS._winner_memory(shape[0], shape[1], inner)
+        assert (folded is None) == (kernel_size == 1)
+        if folded is not None:
+            assert folded.is_contiguous()
+            folded.copy_(reference.fold_rows(weight, kernel_size))
+        h = reference.avg_pool(reference.linear(x, weight, bias), kernel_size)
+        assert name.startswith("avgpool_" + activation)
+        found = winners.winner_of(h, scale, GELU[activation])
+        for out, result in zip((values, indices, slopes), found, strict=True):
+            assert out.is_contiguous()
+            out.view(-1).copy_(result)
 
     def winner_gradients(
         self,
@@ -299,8 +304,7 @@ OWNERS = {
     "fold_rows": weights,
     "split_rows": weights,
     "row_gradient": backward,
-    "row_argmax": winners,
-    "refine_nonfinite": winners,
+    "linear_winners": winners,
     "winner_gradients": winners,
     "product_memory": products,
     "product": products,

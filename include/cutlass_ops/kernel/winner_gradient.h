@@ -6,6 +6,7 @@
 
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/kernel/fold_rows.h"
 #include "cutlass_ops/kernel/winners.h"
 
 namespace cutlass_ops {
@@ -39,21 +40,24 @@ __global__ void __launch_bounds__(WinnerGradientConfig::kThreads) gather_winners
   }
 }
 
-/// The rows of one slice that have the window for their winner, a CTA's worth at a time and in
-/// their order.
+/// Rows of one slice that have the window for their winner, in their order.
 struct WinnerList {
-  int row[WinnerGradientConfig::kThreads];
-  float coefficient[WinnerGradientConfig::kThreads];
-  int of_warp[WinnerGradientConfig::kThreads / 32];
+  static constexpr int kThreads = WinnerGradientConfig::kThreads;
+  static constexpr int kWarps = kThreads / 32;
 
-  /// The number of rows found among the kThreads from `first` on; called by the whole CTA.
-  CUTLASS_OPS_DEVICE int find(Winners const& winners, int window, std::int64_t first,
-                              std::int64_t end) {
-    constexpr int kWarps = WinnerGradientConfig::kThreads / 32;
+  int row[2 * kThreads];
+  float coefficient[2 * kThreads];
+  int of_warp[kWarps];
+
+  /// Appends those among the kThreads from `first` on to the `count` that are there, of which the
+  /// CTA leaves room for as many; returns how many there are then. Called by the whole CTA, which
+  /// meets before the list is read.
+  CUTLASS_OPS_DEVICE int append(int count, Winners const& winners, int window, std::int64_t first,
+                                std::int64_t end) {
     std::int64_t const mine = first + threadIdx.x;
     bool const wins = mine < end && winners.winners[mine] == window;
-    if (!__syncthreads_or(wins)) {  // most of the time; and the list before has been read
-      return 0;
+    if (!__syncthreads_or(wins)) {  // most of the time
+      return count;
     }
     unsigned const votes = __ballot_sync(0xffffffffu, wins);
     int const lane = threadIdx.x % 32;
@@ -62,18 +66,16 @@ struct WinnerList {
       of_warp[warp] = __popc(votes);
     }
     __syncthreads();
-    int before = __popc(votes & ((1u << lane) - 1));
-    int total = 0;
+    int place = count + __popc(votes & ((1u << lane) - 1));
     for (int other = 0; other < kWarps; ++other) {
-      before += other < warp ? of_warp[other] : 0;
-      total += of_warp[other];
+      place += other < warp ? of_warp[other] : 0;
+      count += of_warp[other];
     }
     if (wins) {
-      row[before] = int(mine);
-      coefficient[before] = winners.coefficient(mine);
+      row[place] = int(mine);
+      coefficient[place] = winners.coefficient(mine);
     }
-    __syncthreads();
-    return total;
+    return count;
   }
 };
 
@@ -90,29 +92,50 @@ struct WindowSum {
   CUTLASS_OPS_DEVICE void add(WinnerList const& list, int count, ScatterParams const& params,
                               int column, bool sums_coefficients) {
     constexpr int kUnroll = WinnerGradientConfig::kUnroll;
-    for (int first = 0; first < count && column < params.columns; first += kUnroll) {
-      epilogue::Fragment<kVector> x[kUnroll];
-      CUTLASS_OPS_UNROLL
-      for (int i = 0; i < kUnroll; ++i) {
-        if (first + i < count) {
-          x[i] = epilogue::load_columns<kVector>(
-              params.x + list.row[first + i] * params.x_stride + column, kVector, true);
-        }
+    if (column < params.columns) {
+      float const* const x = params.x + column;
+      int first = 0;
+      for (; first + kUnroll <= count; first += kUnroll) {
+        add_rows<kUnroll>(list, first, x, params.x_stride);
       }
-      epilogue::Fragment<kVector> of_few{};
-      CUTLASS_OPS_UNROLL
-      for (int i = 0; i < kUnroll; ++i) {
-        if (first + i < count) {
-          CUTLASS_OPS_UNROLL
-          for (int j = 0; j < kVector; ++j) {
-            of_few[j] = fmaf(list.coefficient[first + i], x[i][j], of_few[j]);
-          }
-        }
-      }
-      columns += of_few;
+      add_rest<kUnroll / 2>(list, first, count - first, x, params.x_stride);
     }
     for (int i = 0; sums_coefficients && i < count; ++i) {
       coefficients += double(list.coefficient[i]);
+    }
+  }
+
+ private:
+  /// All loads before the first is waited for.
+  template <int kRows>
+  CUTLASS_OPS_DEVICE void add_rows(WinnerList const& list, int first, float const* x,
+                                   std::int64_t stride) {
+    epilogue::Fragment<kVector> values[kRows];
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      values[i] = load_once<kVector>(x + list.row[first + i] * stride);
+    }
+    epilogue::Fragment<kVector> sum{};
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      CUTLASS_OPS_UNROLL
+      for (int j = 0; j < kVector; ++j) {
+        sum[j] = fmaf(list.coefficient[first + i], values[i][j], sum[j]);
+      }
+    }
+    columns += sum;
+  }
+
+  /// Fewer than 2 * kRows, in batches of powers of two.
+  template <int kRows>
+  CUTLASS_OPS_DEVICE void add_rest(WinnerList const& list, int first, int rows, float const* x,
+                                   std::int64_t stride) {
+    if (rows & kRows) {
+      add_rows<kRows>(list, first, x, stride);
+      first += kRows;
+    }
+    if constexpr (kRows > 1) {
+      add_rest<kRows / 2>(list, first, rows, x, stride);
     }
   }
 };
@@ -144,7 +167,7 @@ CUTLASS_OPS_DEVICE void spread(SpreadTarget const& target, WindowSum<kVector> co
 /// adds them up in their order. Behind the last window stands the remainder, which has no rows.
 /// `partials`: [slices, windows, columns + 1], where there are several slices.
 template <int kVector>
-__global__ void __launch_bounds__(WinnerGradientConfig::kThreads) scatter_winners(
+__global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 3) scatter_winners(
     __grid_constant__ ScatterParams const params, __grid_constant__ SpreadTarget const target,
     float* const partials) {
   constexpr int kThreads = WinnerGradientConfig::kThreads;
@@ -160,9 +183,14 @@ __global__ void __launch_bounds__(WinnerGradientConfig::kThreads) scatter_winner
   WindowSum<kVector> sum;
   std::int64_t const begin = std::int64_t{slice} * params.slice_rows;
   std::int64_t const end = min(std::int64_t{params.winners.rows}, begin + params.slice_rows);
+  int count = 0;
   for (std::int64_t first = begin; first < end; first += kThreads) {
-    int const count = list.find(params.winners, window, first, end);
-    sum.add(list, count, params, column, sums_coefficients);
+    count = list.append(count, params.winners, window, first, end);
+    if (count > kThreads || first + kThreads >= end) {
+      __syncthreads();
+      sum.add(list, count, params, column, sums_coefficients);
+      count = 0;
+    }
   }
   if (partials == nullptr) {
     spread(target, sum, window, params.columns, column, sums_coefficients);
