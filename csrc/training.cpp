@@ -98,13 +98,16 @@ void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::st
   }
 }
 
+std::int64_t winner_gradient_memory(std::int64_t rows, std::int64_t columns) {
+  return GradientMemory(extent(rows), extent(columns)).elements;
+}
+
 /// Of y = max over j of f(x weight[j] + bias[j]), where weight holds the means of `kernel_size`
 /// rows each of another one: the gradients of x and of that weight and its bias, as far as there is
-/// memory for them. Several slices where `partials` has room for them.
+/// memory for them.
 void winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tensor weight,
-                      std::int64_t kernel_size, std::int64_t slices, Tensor partials,
-                      std::optional<Tensor> grad_x, std::optional<Tensor> grad_weight,
-                      std::optional<Tensor> grad_bias) {
+                      std::int64_t kernel_size, Tensor memory, std::optional<Tensor> grad_x,
+                      std::optional<Tensor> grad_weight, std::optional<Tensor> grad_bias) {
   Operands const operands(x);
   gemm::Problem const problem = problem_of(operands, x, weight);
   int const rows = problem.m;
@@ -121,22 +124,19 @@ void winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tens
   if (!grad_weight && !grad_bias) {
     return;
   }
-  STD_TORCH_CHECK(kernel_size >= 1 && slices >= 1, "kernel_size and slices must be positive");
   int const weight_rows = extent(grad_weight ? grad_weight->size(0) : grad_bias->size(0));
-  STD_TORCH_CHECK(weight_rows / kernel_size == problem.n, problem.n, " windows of ", kernel_size,
-                  " rows are not those of ", weight_rows);
+  STD_TORCH_CHECK(kernel_size >= 1 && weight_rows / kernel_size == problem.n, problem.n,
+                  " windows of ", kernel_size, " rows are not those of ", weight_rows);
   kernel::SpreadTarget const target{
       grad_weight ? operands.dense(*grad_weight, "grad_weight", std::int64_t{weight_rows} * columns)
                   : nullptr,
       grad_bias ? operands.dense(*grad_bias, "grad_bias", weight_rows) : nullptr, weight_rows,
       int(kernel_size)};
   int const summed = grad_weight ? columns : 0;  // for the bias alone x is not read
-  check(run_scatter_winners(
-      {source, problem.x, problem.x_stride, summed, 0, problem.n, extent(slices), 0}, target,
-      slices > 1
-          ? operands.dense(partials, "partials", slices * problem.n * (std::int64_t{summed} + 1))
-          : nullptr,
-      operands.stream()));
+  float* const place = operands.dense(memory, "memory", GradientMemory(rows, summed).elements);
+  STD_TORCH_CHECK(epilogue::is_aligned(place), "memory must be 16-byte aligned");
+  check(run_scatter_winners(source, problem.x, problem.x_stride, summed, target, place,
+                            operands.stream()));
 }
 
 ProductCall product_of(Operands const& operands, Tensor const& a, bool a_transposed,
@@ -196,4 +196,5 @@ STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CUDA, library) {
 
 STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CompositeExplicitAutograd, library) {
   library.impl("_winner_memory", TORCH_BOX(&cutlass_ops::winner_memory));
+  library.impl("_winner_gradient_memory", TORCH_BOX(&cutlass_ops::winner_gradient_memory));
 }

@@ -8,6 +8,8 @@
 #include "cutlass_ops/epilogue/gelu.h"
 #include "cutlass_ops/kernel/row_argmax.h"
 #include "cutlass_ops/kernel/winner_gradient.h"
+#include "cutlass_ops/kernel/winner_runs.h"
+#include "winner_memory.h"
 
 namespace cutlass_ops {
 namespace {
@@ -45,20 +47,17 @@ Status gather(kernel::GatherParams params, cudaStream_t stream) {
 }
 
 template <int kVector>
-Status scatter(kernel::ScatterParams params, kernel::SpreadTarget const& target, float* partials,
-               cudaStream_t stream) {
+Status scatter(kernel::RunParams runs, kernel::SpreadTarget const& target, cudaStream_t stream) {
   constexpr int kThreads = WinnerGradientConfig::kThreads;
-  params.column_tiles = column_tiles(params.columns, kVector);
+  int const rows = runs.winners.rows;
+  int const tiles = column_tiles(runs.source.columns, kVector);
+  runs.column_tiles = tiles;
+  Status const status = launch_dependent<kernel::sum_runs<kVector>>(
+      "sum_runs", ceil_div(rows, runs.slice_rows) * tiles, kThreads, 0, stream, runs);
   std::int64_t const windows = ceil_div(target.weight_rows, target.kernel_size);
-  std::int64_t const tiles = windows * params.column_tiles;
-  if (params.slices == 1) {
-    return launch_dependent<kernel::scatter_winners<kVector>>("scatter_winners", tiles, kThreads, 0,
-                                                              stream, params, target, nullptr);
-  }
-  Status const status = launch_dependent<kernel::scatter_winners<kVector>>(
-      "scatter_winners", tiles * params.slices, kThreads, 0, stream, params, target, partials);
-  return status.ok() ? launch_dependent<kernel::spread_partials<kVector>>(
-                           "spread_partials", tiles, kThreads, 0, stream, params, target, partials)
+  return status.ok() ? launch_dependent<kernel::scatter_terms<kVector>>(
+                           "scatter_terms", windows * tiles, kThreads, 0, stream,
+                           kernel::ScatterParams{runs.terms, runs.source, rows, tiles}, target)
                      : status;
 }
 
@@ -80,13 +79,20 @@ Status run_gather_winners(kernel::GatherParams params, cudaStream_t stream) {
   return vectorized ? gather<4>(params, stream) : gather<1>(params, stream);
 }
 
-Status run_scatter_winners(kernel::ScatterParams params, kernel::SpreadTarget const& target,
-                           float* partials, cudaStream_t stream) {
-  params.slice_rows = int(ceil_div(params.winners.rows, params.slices));
-  bool const vectorized =
-      aligned_rows(params.x, params.x_stride) && aligned_rows(target.weight, params.columns);
-  return vectorized ? scatter<4>(params, target, partials, stream)
-                    : scatter<1>(params, target, partials, stream);
+Status run_scatter_winners(kernel::Winners const& winners, float const* x, std::int64_t x_stride,
+                           int columns, kernel::SpreadTarget const& target, float* memory,
+                           cudaStream_t stream) {
+  GradientMemory const parts(winners.rows, columns);
+  float* const terms = memory + parts.terms;
+  std::int64_t const rows = winners.rows;
+  kernel::RunParams const runs{winners,
+                               {reinterpret_cast<int*>(terms), reinterpret_cast<int*>(terms + rows),
+                                terms + 2 * rows, terms + 3 * rows},
+                               {x, x_stride, memory, columns},
+                               0,
+                               kernel::RunConfig::slice_rows(winners.rows)};
+  bool const vectorized = aligned_rows(x, x_stride) && aligned_rows(target.weight, columns);
+  return vectorized ? scatter<4>(runs, target, stream) : scatter<1>(runs, target, stream);
 }
 
 }  // namespace cutlass_ops

@@ -16,9 +16,9 @@ Status run_row_argmax(kernel::RowArgmaxParams const& params, Activation activati
 /// out[rows, columns]: the gradient of x. `column_tiles` is filled in.
 Status run_gather_winners(kernel::GatherParams params, cudaStream_t stream);
 
-/// The gradients in `target`. With more than one slice the sums of each go to `partials`, [slices,
-/// windows, columns + 1]. `column_tiles` and `slice_rows` are filled in.
-Status run_scatter_winners(kernel::ScatterParams params, kernel::SpreadTarget const& target,
-                           float* partials, cudaStream_t stream);
+/// The gradients in `target`, from x, or from the coefficients alone. `memory`: of GradientMemory.
+Status run_scatter_winners(kernel::Winners const& winners, float const* x, std::int64_t x_stride,
+                           int columns, kernel::SpreadTarget const& target, float* memory,
+                           cudaStream_t stream);
 
 }  // namespace cutlass_ops

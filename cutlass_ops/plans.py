@@ -152,6 +152,14 @@ def winner_plan(
 
 
 @lru_cache(_LIMIT)
+def winner_gradient_memory(m: int, k: int) -> int:
+    """Float32 elements for the gradient of the weight and bias of op B from ``m`` rows of ``k``
+    columns; ``k`` 0 for that of the bias alone."""
+    elements: int = OPS._winner_gradient_memory(m, k)
+    return elements
+
+
+@lru_cache(_LIMIT)
 def matrix_workspace(name: str, params: tuple[float, ...], m: int, n: int) -> int:
     """Float32 elements of workspace for an epilogue on a matrix that is already there."""
     elements: int = OPS._matrix_workspace(name, params, m, n)

@@ -67,7 +67,7 @@ NATIVE_SCHEMAS = (
     "_row_argmax(Tensor h, str activation, float scale, Tensor(a!) values, Tensor(b!) winners,"
     " Tensor(c!) slopes) -> ()",
     "_winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tensor weight,"
-    " int kernel_size, int slices, Tensor(a!) partials, Tensor(b!)? grad_x,"
+    " int kernel_size, Tensor(a!) memory, Tensor(b!)? grad_x,"
     " Tensor(c!)? grad_weight, Tensor(d!)? grad_bias) -> ()",
     "_product_memory(Tensor a, bool a_transposed, Tensor b) -> int",
     "_product(Tensor a, bool a_transposed, Tensor b, Tensor(a!) memory, Tensor(b!) out) -> ()",
@@ -86,6 +86,7 @@ QUERY_SCHEMAS = (
     "_describe_plan(int[] plan) -> str",
     "_folded_memory(int windows, int k, int kernel, int workspace) -> int",
     "_winner_memory(int rows, int windows, int workspace) -> int",
+    "_winner_gradient_memory(int rows, int columns) -> int",
     "_fp16_pairs_elements(int rows, int k) -> int",
     "_matrix_workspace(str name, float[] params, int m, int n) -> int",
     "_row_gradient_groups(int m, int n) -> int",

@@ -187,26 +187,20 @@ def cuda_gradients(
     if not native(_GRADIENTS, x, weight, grad, slopes):
         return gradients(grad, winners, slopes, x, weight, weight_rows, kernel_size, *needed)
     rows, weight = unit_columns(x), unit_columns(weight)
-    (m, k), windows = rows.shape, weight.shape[0]
-    shapes = ((m, k), (weight_rows, k), (weight_rows,))
-    outputs = [
-        x.new_empty(shape if need else 0) for shape, need in zip(shapes, needed, strict=True)
-    ]
-    slices = _slices(m, windows, k, plans.gpu(x.get_device()).sm_count)
-    partials = plans.workspace(x, slices * windows * (k + 1) if slices > 1 else 0)
+    m, k = rows.shape
+    dx = x.new_empty(m, k) if need_x else None
+    dweight = x.new_empty(weight_rows, k) if need_weight else None
+    dbias = x.new_empty(weight_rows) if need_bias else None
+    sums = plans.winner_gradient_memory(m, k if need_weight else 0)
+    memory = plans.workspace(x, sums if need_weight or need_bias else 0)
     _winner_gradients_native(
-        grad.contiguous(), winners, slopes, rows, weight, kernel_size, slices, partials,
-        *(output if need else None for output, need in zip(outputs, needed, strict=True)),
-    )  # fmt: skip
-    dx, dweight, dbias = outputs
-    return dx, dweight, dbias
-
-
-def _slices(m: int, windows: int, k: int, sm_count: int) -> int:
-    """Shares of the rows that are summed by CTAs of their own, where the windows are too few for
-    four CTAs on every SM, at a thousand columns a CTA; of 256 rows at least."""
-    ctas = windows * max(k // 1024, 1)
-    return max(1, min(4 * sm_count // ctas, m // 256))
+        grad.contiguous(), winners, slopes, rows, weight, kernel_size, memory, dx, dweight, dbias
+    )
+    return (
+        x.new_empty(0) if dx is None else dx,
+        x.new_empty(0) if dweight is None else dweight,
+        x.new_empty(0) if dbias is None else dbias,
+    )
 
 
 def _fake_training(

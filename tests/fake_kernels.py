@@ -264,17 +264,18 @@ class Kernels:
         x: Tensor,
         weight: Tensor,
         kernel_size: int,
-        slices: int,
-        partials: Tensor,
+        memory: Tensor,
         *outputs: Tensor | None,
     ) -> None:
         self.ran.append("winner_gradients")
         takes(x, grad)
         takes(weight)
-        assert slices == 1 or partials.numel() >= slices * len(weight) * (weight.shape[1] + 1)
+        columns = 0 if outputs[1] is None else x.shape[1]
+        needed = OPS._winner_gradient_memory(len(x), columns)
+        assert memory.numel() >= needed or outputs[1:] == (None, None)
         rows = max((len(out) for out in outputs[1:] if out is not None), default=0)
-        needed = (out is not None for out in outputs)
-        found = winners.gradients(grad, indices, slopes, x, weight, rows, kernel_size, *needed)
+        wanted = (out is not None for out in outputs)
+        found = winners.gradients(grad, indices, slopes, x, weight, rows, kernel_size, *wanted)
         for out, result in zip(outputs, found, strict=True):
             if out is not None:
                 assert out.is_contiguous()

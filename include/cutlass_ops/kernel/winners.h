@@ -40,16 +40,48 @@ struct GatherParams {
   int column_tiles;
 };
 
-/// The gradient of the weight, or its parts: sums of rows of x by window.
-struct ScatterParams {
-  Winners winners;
+/// What the gradient of the weight is a sum of, so that no window has many: of a row that is alone
+/// with its window among its neighbours, or has few of its kind, x itself times its coefficient; of
+/// a run of them, their sum, in the place of the first, and nothing in those of the others.
+struct WinnerTerms {
+  int* windows;         ///< [rows]; -1 for nothing
+  int* sources;         ///< [rows]: a row of x, or, where negative, ~ a row of the sums of runs
+  float* factors;       ///< [rows]: of that row
+  float* coefficients;  ///< [rows]: their part in the gradient of the bias
+};
+
+/// x, and the sums of runs, as terms name them.
+struct TermSource {
   float const* x;         ///< [rows, columns]
   std::int64_t x_stride;  ///< elements
+  float* sums;            ///< [slices * RunConfig::sums_of(slice_rows), columns]
   int columns;
+};
+
+struct RunParams {
+  Winners winners;
+  WinnerTerms terms;
+  TermSource source;
   int column_tiles;
-  int windows;
-  int slices;      ///< shares of the rows, each with sums of its own
-  int slice_rows;  ///< of each but the last
+  int slice_rows;  ///< neighbours among which runs are looked for, up to the threads of a CTA
+};
+
+struct ScatterParams {
+  WinnerTerms terms;
+  TermSource source;
+  int rows;
+  int column_tiles;
+};
+
+/// Rows that are summed at once where they share a window.
+struct RunConfig {
+  static constexpr int kLeastLength = 4;
+
+  static constexpr int sums_of(int slice_rows) { return slice_rows / kLeastLength; }
+
+  /// A window has up to rows / slice_rows sums and some rows left: short lists of many rows need
+  /// long slices.
+  static int slice_rows(int rows) { return rows <= 2048 ? 64 : rows <= 8192 ? 128 : 256; }
 };
 
 struct SpreadTarget {
