@@ -54,11 +54,16 @@ Status scatter(kernel::RunParams runs, kernel::SpreadTarget const& target, cudaS
   runs.column_tiles = tiles;
   Status const status = launch_dependent<kernel::sum_runs<kVector>>(
       "sum_runs", ceil_div(rows, runs.slice_rows) * tiles, kThreads, 0, stream, runs);
-  std::int64_t const windows = ceil_div(target.weight_rows, target.kernel_size);
-  return status.ok() ? launch_dependent<kernel::scatter_terms<kVector>>(
-                           "scatter_terms", windows * tiles, kThreads, 0, stream,
-                           kernel::ScatterParams{runs.terms, runs.source, rows, tiles}, target)
-                     : status;
+  std::int64_t const items = ceil_div(target.weight_rows, target.kernel_size) * tiles;
+  constexpr std::int64_t kEnough = 512;  // CTAs, to write as fast as memory takes it
+  std::int64_t const most = std::min<std::int64_t>(kEnough, target.kernel_size);
+  int const shares =
+      int(std::clamp<std::int64_t>(kEnough / std::max<std::int64_t>(items, 1), 1, most));
+  return status.ok()
+             ? launch_dependent<kernel::scatter_terms<kVector>>(
+                   "scatter_terms", items * shares, kThreads, 0, stream,
+                   kernel::ScatterParams{runs.terms, runs.source, rows, tiles, shares}, target)
+             : status;
 }
 
 bool aligned_rows(float const* matrix, std::int64_t stride) {

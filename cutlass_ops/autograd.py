@@ -4,9 +4,10 @@ They stand outside the ops, in Python: that costs nothing where no gradient is n
 its inputs and outputs only, and its backward is made of operations that differentiate again, at
 least where a graph of it is wanted, so double backward is right. A precision is that of the linear
 part, and of its products in backward (products.py). Nothing here scatters with atomics, so
-gradients are bit-identical from run to run. Backward runs with autocast off; where it multiplies by
-cuBLAS, as it does what is small or not aligned, it follows PyTorch's own TF32 flag, which the
-forward never does.
+gradients are bit-identical from run to run. Backward runs with autocast off. Where it multiplies by
+PyTorch's matmul, what is small or not aligned, and all of it where a graph of backward is wanted,
+under a transform and for batched gradients, it follows PyTorch's own TF32 flag, which the forward
+never does, and knows no precision.
 
 All functions take two-dimensional x or z; :mod:`cutlass_ops.functional` folds leading dimensions.
 """

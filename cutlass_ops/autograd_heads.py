@@ -116,9 +116,10 @@ class LinearAvgPoolGeluScaleMax(Function):
     winners.py needs for the gradient: the winning window and the slope there of each row, and the
     folded weight, a k-th of the weight. Nothing of size ``[M, N]`` is kept.
 
-    A graph of backward is made of the dense products, from the inputs. In a row with an infinite x
-    the maximum may be in another window than the unfolded weights have it; the gradient is NaN in
-    either.
+    A graph of backward is made of the dense products, from the inputs, which are kept for it
+    whatever needs a gradient. In a row with an infinite x the maximum may be in another window than
+    the unfolded weights have it; the gradient is NaN in either, and the dense products spread it
+    over the columns of the weight's.
     """
 
     generate_vmap_rule = True
@@ -153,7 +154,7 @@ class LinearAvgPoolGeluScaleMax(Function):
         needed = ctx.needs_input_grad[:3]
         with no_autocast(g):
             if wants_operations(g) or transforms_active():
-                dense = _dense_pooled_gradients(g, x, weight, bias, needed, *ctx.options)
+                dense = _dense_pooled_gradients(g, x, weight, bias, winners, needed, *ctx.options)
                 return *dense, None, None, None, None
             kernel_size = ctx.options[0]
             rows = weight.shape[0]
@@ -170,20 +171,21 @@ def _dense_pooled_gradients(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    winners: Tensor,
     needed: tuple[bool, ...],
     kernel_size: int,
     scale: float,
     approximate: str,
     precision: str,
 ) -> Gradients:
-    """With folded weights Wf, bf and dh the gradient of the maximum at h = x Wf.T + bf, computed
-    anew: dx = dh Wf, dW = spread(dh.T x), db = spread(column sums of dh)."""
+    """dx = dh Wf, dW = spread(dh.T x), db = spread(column sums of dh), with folded weights Wf, bf
+    and dh the gradient of the maximum, where forward found it, at h = x Wf.T + bf."""
     folded, folded_bias = weight, bias
     if kernel_size != 1:
         folded = fold_rows(weight, kernel_size)
         folded_bias = None if bias is None else fold_rows(bias, kernel_size)
     h = linear(x, folded, folded_bias, precision)
-    dh = max_gradient(g, h, scale, approximate)
+    dh = max_gradient(g, h, scale, approximate, winners)
     dx, dweight, dbias = linear_gradients(dh, x, folded, needed)
     rows = weight.shape[0]
     return (

@@ -1,7 +1,6 @@
 """The registered op of op A's backward: gelu_softmax_backward, in plain PyTorch and on CUDA.
 
-As dispatch.py, of which the CUDA implementation is a part: memory is allocated here, and nothing
-synchronises.
+As in dispatch.py, memory is allocated here, and nothing synchronises.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from torch import Tensor
 from . import plans
 from ._torch_private import bare_call
 from .epilogues import gelu_name
+from .fakes import check_fake_bias
 from .gradients import gelu_softmax_gradient
 from .operands import dense, empty, native, unit_columns
 from .schemas import OPS
@@ -84,8 +84,5 @@ def fake_gelu_softmax(
     torch._check(z.dim() >= 1, lambda: "z must be [..., N]")
     torch._check(g.shape == z.shape and y.shape == z.shape, lambda: "g, z and y have one shape")
     if bias is not None:
-        torch._check(
-            bias.dim() == 1 and bias.shape[0] == z.shape[-1],
-            lambda: f"bias {list(bias.shape)} does not fit N = {z.shape[-1]}",
-        )
+        check_fake_bias(bias, z.shape[-1])
     return z.new_empty(z.shape), z.new_empty(z.shape[-1] if need_bias else 0)

@@ -1,4 +1,4 @@
-"""The fakes of the registered ops: what tracing and meta tensors see. They return exactly what the
+"""The fakes of the ops of forward: what tracing and meta tensors see. They return exactly what the
 implementations do: shape, dtype, device, and contiguous strides."""
 
 from __future__ import annotations

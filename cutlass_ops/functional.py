@@ -51,7 +51,8 @@ def linear_gelu_softmax(
         approximate: ``"none"`` for the erf form of GELU, ``"tanh"`` for the tanh form.
         precision: ``"ieee"``, ``"fp16x3"``, or None for the default.
         recompute: keep the inputs alone for backward, which computes the head once more, and not
-            two matrices ``[M, N]``. The gradients are the same; without grad it means nothing.
+            two matrices ``[M, N]``. The gradients are the same; without grad it means nothing. No
+            input may be written to in between, whatever needs a gradient.
 
     Returns:
         ``[..., N]``. N = 0 gives an empty result; K = 0 makes the linear part equal the bias.
@@ -117,11 +118,12 @@ def linear_avgpool_gelu_scale_max(
         precision: ``"ieee"``, ``"fp16x3"``, or None for the default.
 
     Returns:
-        ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum. That
-        of a row with an infinite x is NaN, and with kernel_size > 1 this NaN may reach the weight
-        and bias through another window than the one that made the maximum NaN: backward looks
-        for the maximum with pooled weights, where ``inf - inf`` inside a window does not show,
-        and where rounding may decide between windows that tie to the last bit.
+        ``[...]``. NaN wins the maximum. The gradient goes to the first index of the maximum, as
+        forward found it. That of a row with an infinite x is NaN, and where kernels run and
+        kernel_size > 1 this NaN may reach the weight and bias through another window than the one
+        that made the maximum NaN: they look for it with pooled weights, where ``inf - inf`` inside
+        a window does not show, and where rounding may decide between windows that tie to the last
+        bit.
 
     Raises:
         TypeError, ValueError: see the module; also for a pack that does not fit.

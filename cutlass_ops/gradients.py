@@ -55,10 +55,15 @@ def gelu_softmax_gradient(g: Tensor, h: Tensor, y: Tensor, approximate: str) -> 
     return gelu_derivative_times(h, factor, approximate)
 
 
-def max_gradient(g: Tensor, h: Tensor, scale: float, approximate: str) -> Tensor:
-    """The gradient of max(scale * gelu(h), -1) for h ``[M, N]``, all on the first maximum."""
-    with torch.no_grad():
-        index = (reference.gelu(h, approximate) * scale).max(-1, keepdim=True).indices
+def max_gradient(
+    g: Tensor, h: Tensor, scale: float, approximate: str, winners: Tensor | None = None
+) -> Tensor:
+    """The gradient of max(scale * gelu(h), -1) for h ``[M, N]``, all on the first maximum, or where
+    ``winners`` ``[M]`` say that it is."""
+    if winners is None:
+        with torch.no_grad():
+            winners = (reference.gelu(h, approximate) * scale).max(-1).indices
+    index = winners.long().unsqueeze(-1)
     slope = scale * gelu_derivative(h.gather(-1, index), approximate)
     zeros = torch.zeros_like(h, memory_format=torch.contiguous_format)
     return zeros.scatter(-1, index, g.unsqueeze(-1) * slope)

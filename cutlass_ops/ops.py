@@ -2,7 +2,8 @@
 
 The schemas stand in schemas.py, the fakes in fakes.py and the vmap rules in batching.py. Every op
 has one implementation for CUDA (dispatch.py) and one for every other backend, made of the plain
-PyTorch reference. winners.py and products.py have both, and the fakes, of the ops of backward.
+PyTorch reference. backward.py, winners.py and products.py have both, and the fakes, of the
+ops of backward.
 
 linear_epilogue, the only way to some epilogues, is differentiable. The other ops are not: an
 autograd rule costs microseconds on every call, with gradients or without. The functional API is the

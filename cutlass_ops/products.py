@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from . import plans
@@ -33,10 +34,21 @@ _LEAST_K = 512
 _LEAST_TILES = 32
 
 
-def product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Tensor:
-    """``cutlass_ops::product``: a ``[M, K]``, or ``[K, M]`` transposed, times b ``[K, N]``."""
+def _fit(a: Tensor, a_transposed: bool, b: Tensor) -> bool:
+    return a.dim() == b.dim() == 2 and a.shape[0 if a_transposed else 1] == b.shape[0]
+
+
+def _check(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> None:
     check_native(_OP, precision, a.device)
     check_operand_dtypes(_OP, a, b)
+    if not _fit(a, a_transposed, b):
+        transposed = ", transposed," if a_transposed else ""
+        raise ValueError(f"{_OP}: a {list(a.shape)}{transposed} does not fit b {list(b.shape)}")
+
+
+def product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Tensor:
+    """``cutlass_ops::product``: a ``[M, K]``, or ``[K, M]`` transposed, times b ``[K, N]``."""
+    _check(a, a_transposed, b, precision)
     return _multiply(a, a_transposed, b)
 
 
@@ -48,7 +60,7 @@ def cuda_product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Te
     """The same on tensor cores where the mode is fp16x3 and they are estimated faster, else by our
     own mainloop where it is faster than cuBLAS, else by cuBLAS, which follows PyTorch's TF32
     flag."""
-    check_native(_OP, precision, a.device)
+    _check(a, a_transposed, b, precision)
     if not native(_OP, a, b):
         return _multiply(a, a_transposed, b)
     a, b = unit_columns(a), unit_columns(b)
@@ -79,6 +91,8 @@ def _transposed(matrix: Tensor) -> Tensor:
 
 
 def _fake_product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Tensor:
+    check_operand_dtypes(_OP, a, b)
+    torch._check(_fit(a, a_transposed, b), lambda: "a is [M, K], or [K, M] transposed, b [K, N]")
     return a.new_empty((a.shape[1] if a_transposed else a.shape[0], b.shape[1]))
 
 

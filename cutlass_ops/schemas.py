@@ -42,7 +42,7 @@ PUBLIC_SCHEMAS = (
 # and any row stride, write to memory that the caller allocated, and are never traced. Of a plan
 # they take the choice, ``kernel`` and ``splits``. ``pairs`` are what _split_rows made of the
 # weight, float32 memory of _fp16_pairs_elements: None in the mode "ieee", and where nobody made
-# them.
+# them. _row_argmax, a part of _linear_winners, is for tests.
 NATIVE_SCHEMAS = (
     "_linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
     " int splits, Tensor(a!) workspace, Tensor(b!) out, Tensor? pairs=None) -> ()",

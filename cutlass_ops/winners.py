@@ -27,7 +27,13 @@ from .gradients import spread_rows
 from .operands import dense, empty, native, tma_rows, unit_columns
 from .precision import check_native
 from .schemas import OPS
-from .validation import check_kernel_size, check_linear, check_linear_shapes, check_sizes
+from .validation import (
+    check_kernel_size,
+    check_linear,
+    check_linear_shapes,
+    check_operand_dtypes,
+    check_sizes,
+)
 from .weights import fold_rows
 
 Training = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -77,13 +83,10 @@ def _plain_training(
 
 def winner_of(h: Tensor, scale: float, approximate: str) -> tuple[Tensor, Tensor, Tensor]:
     """The maximum of scale * gelu(h) over the last dimension, its place (int32), and the slope."""
-    y, winners = (reference.gelu(h, approximate) * scale).max(-1, keepdim=True)
-    slopes = scale * reference.gelu_derivative(h.gather(-1, winners), approximate)
-    return (
-        y.squeeze(-1).contiguous(),
-        winners.squeeze(-1).to(torch.int32).contiguous(),
-        slopes.squeeze(-1).contiguous(),
-    )
+    y, winners = (reference.gelu(h, approximate) * scale).max(-1)
+    at = h.gather(-1, winners.unsqueeze(-1)).squeeze(-1)
+    slopes = scale * reference.gelu_derivative(at, approximate)
+    return y.contiguous(), winners.to(torch.int32).contiguous(), slopes.contiguous()
 
 
 def cuda_training(
@@ -126,6 +129,37 @@ def cuda_training(
     return y, winners, slopes, folded
 
 
+def _fit(
+    grad: Tensor,
+    winners: Tensor,
+    slopes: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    weight_rows: int,
+    kernel_size: int,
+) -> bool:
+    """Whether the operands belong together; where the winners point cannot be seen without
+    waiting."""
+    rows = x.shape[:1]
+    return (
+        x.dim() == weight.dim() == 2
+        and x.shape[1] == weight.shape[1]
+        and grad.shape == rows
+        and winners.shape == rows
+        and slopes.shape == rows
+        and kernel_size >= 1
+        and weight_rows // kernel_size == weight.shape[0]
+    )
+
+
+def _unfit(grad: Tensor, winners: Tensor, slopes: Tensor, x: Tensor, weight: Tensor) -> str:
+    shapes = [list(t.shape) for t in (grad, winners, slopes, x, weight)]
+    return (
+        f"{_GRADIENTS}: grad, winners and slopes must be [M], x [M, K], "
+        f"weight [N // kernel_size, K] and weight_rows N, got {shapes[0]}, {shapes[1]}, {shapes[2]}, {shapes[3]}, {shapes[4]}"
+    )
+
+
 def gradients(
     grad: Tensor,
     winners: Tensor,
@@ -139,8 +173,12 @@ def gradients(
     need_bias: bool,
 ) -> Gradients:
     """``cutlass_ops::winner_gradients``: dx ``[M, K]``, dW ``[weight_rows, K]`` and db
-    ``[weight_rows]`` for x ``[M, K]``, Wf in the place of weight and what ``training`` returned.
-    What is not needed is empty."""
+    ``[weight_rows]`` for x ``[M, K]``, Wf in the place of weight and what ``training`` returned;
+    other winners may point outside of the weight. What is not needed is empty. Raises ValueError
+    for shapes that do not belong together."""
+    check_operand_dtypes(_GRADIENTS, grad, slopes, x, weight)
+    if not _fit(grad, winners, slopes, x, weight, weight_rows, kernel_size):
+        raise ValueError(_unfit(grad, winners, slopes, x, weight))
     windows = weight.shape[0]
     c, index = grad * slopes, winners.long()
     nothing = x.new_empty(0)
@@ -183,6 +221,9 @@ def cuda_gradients(
     need_bias: bool,
 ) -> Gradients:
     """The same with the kernels. Sums are in the order of the rows, and so the same every time."""
+    check_operand_dtypes(_GRADIENTS, grad, slopes, x, weight)
+    if not _fit(grad, winners, slopes, x, weight, weight_rows, kernel_size):
+        raise ValueError(_unfit(grad, winners, slopes, x, weight))
     needed = (need_x, need_weight, need_bias)
     if not native(_GRADIENTS, x, weight, grad, slopes):
         return gradients(grad, winners, slopes, x, weight, weight_rows, kernel_size, *needed)
@@ -226,6 +267,11 @@ def _fake_gradients(
     need_weight: bool,
     need_bias: bool,
 ) -> Gradients:
+    check_operand_dtypes(_GRADIENTS, grad, slopes, x, weight)
+    torch._check(
+        _fit(grad, winners, slopes, x, weight, weight_rows, kernel_size),
+        lambda: _unfit(grad, winners, slopes, x, weight),
+    )
     k = x.shape[1]
     return (
         x.new_empty(x.shape if need_x else (0,)),

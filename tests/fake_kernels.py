@@ -273,7 +273,8 @@ class Kernels:
         columns = 0 if outputs[1] is None else x.shape[1]
         needed = OPS._winner_gradient_memory(len(x), columns)
         assert memory.numel() >= needed or outputs[1:] == (None, None)
-        rows = max((len(out) for out in outputs[1:] if out is not None), default=0)
+        lengths = [len(out) for out in outputs[1:] if out is not None]
+        rows = max(lengths, default=len(weight) * kernel_size)
         wanted = (out is not None for out in outputs)
         found = winners.gradients(grad, indices, slopes, x, weight, rows, kernel_size, *wanted)
         for out, result in zip(outputs, found, strict=True):

@@ -51,6 +51,18 @@ def test_float64_and_other_dtypes(transposed: bool, device: str) -> None:
         OPS.product(a.half(), transposed, b.half(), "ieee")
 
 
+def test_operands_that_do_not_fit(device: str) -> None:
+    a, b = torch.ones(3, 4, device=device), torch.ones(4, 2, device=device)
+    for wrong in ((a, True, b), (a, False, b.t()), (a[None], False, b), (a, False, b[:, 0])):
+        with pytest.raises(ValueError, match="product: a"):
+            OPS.product(*wrong, "ieee")
+        meta = (t.to("meta") if isinstance(t, Tensor) else t for t in wrong)
+        with pytest.raises(RuntimeError, match="a is"):
+            OPS.product(*meta, "ieee")
+    with pytest.raises(ValueError, match="precision"):
+        OPS.product(a, False, b, "nonsense")
+
+
 # Whole tiles; ragged in every direction; k shorter than two blocks, and in many shares; more tiles
 # than CTAs.
 SHAPES = (

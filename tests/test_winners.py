@@ -78,8 +78,8 @@ def dense_gradients(
 
 
 # Rows, windows, K, kernel_size, rows of the weight beyond: one element; no multiple of four; more
-# windows than rows; few windows, so that rows are summed in slices; one window; more columns than
-# a CTA has; no rows; no columns.
+# windows than rows; few windows; one; more columns than a CTA has; no rows; no columns; the rows at
+# which slices grow, and a rest beyond them; few windows of many rows of the weight.
 SHAPES = (
     (1, 1, 1, 1, 0),
     (7, 3, 5, 2, 1),
@@ -89,9 +89,14 @@ SHAPES = (
     (70, 5, 4100, 2, 0),
     (0, 4, 8, 2, 1),
     (6, 4, 0, 2, 1),
+    (2049, 40, 36, 2, 1),
+    (8193, 1, 4, 1, 0),
+    (9000, 40, 4, 2, 1),
+    (90, 1, 8, 1000, 7),
 )
-# Every window wins some rows, one wins all, and they win in blocks.
-WINS = ("any", "one", "blocks")
+# Every window wins some rows, one wins all, and they win in blocks: of what it takes for a run, of
+# one row less, and long ones.
+WINS = ("any", "one", "fours", "threes", "blocks")
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -104,6 +109,8 @@ def test_gradients_of_the_winners(wins: str, shape: tuple[int, ...], device: str
     index = {
         "any": torch.randint(0, windows, (m,)),
         "one": torch.full((m,), windows - 1),
+        "fours": torch.arange(m) // 4 % windows,
+        "threes": torch.arange(m) // 3 % windows,
         "blocks": torch.arange(m) * windows // max(m, 1),
     }[wins].to(device, torch.int32)
     grad, slopes = torch.randn(2, m, device=device)
@@ -157,6 +164,60 @@ def test_a_row_that_is_not_finite_spoils_its_window_alone(value: float, device: 
     assert spoilt.sum() == 4
     assert dweight[spoilt].isnan().all()
     assert dweight[~spoilt].isfinite().all()
+
+
+def test_operands_that_do_not_belong_together(device: str) -> None:
+    grad, slopes = torch.ones(2, 5, device=device)
+    index = torch.zeros(5, dtype=torch.int32, device=device)
+    x, weight = torch.ones(5, 4, device=device), torch.ones(2, 4, device=device)
+    right = {"grad": grad, "winners": index, "slopes": slopes, "x": x, "weight": weight}
+    wrong = {
+        "grad": grad[:1],
+        "winners": index[:4],
+        "slopes": slopes[None],
+        "weight": weight[:, 1:],
+    }
+    sizes = {"weight_rows": 7, "kernel_size": 3}
+    needed = {"need_x": True, "need_weight": True, "need_bias": True}
+    OPS.winner_gradients(**right, **sizes, **needed)
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match="winner_gradients: grad, winners and slopes"):
+            OPS.winner_gradients(**(right | {name: value}), **sizes, **needed)
+    for other in ({"weight_rows": 5}, {"kernel_size": 0}, {"kernel_size": 4}):
+        with pytest.raises(ValueError, match="winner_gradients"):
+            OPS.winner_gradients(**right, **(sizes | other), **needed)
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3)], ids=str)
+def test_the_result_is_no_view(lead: tuple[int, ...], device: str) -> None:
+    """Which could not be written to: y *= 2, or relu in place."""
+    _, weight, bias = linear_like(1, 12, 7, device, requires_grad=True)
+    x = torch.randn(*lead, 7, device=device)
+    for dtype in (torch.float32, torch.float64):
+        leaves = [t.detach().to(dtype).requires_grad_() for t in (x, weight, bias)]
+        y = pool_max_op(3).call(*leaves)
+        assert not (len(lead) == 1 and y._is_view())
+        y.mul_(2).sum().backward()
+        twice = leaves[1].grad
+        leaves[1].grad = None
+        pool_max_op(3).call(*leaves).sum().backward()
+        assert twice is not None
+        assert leaves[1].grad is not None
+        assert_close(twice, 2 * leaves[1].grad)
+
+
+def test_a_graph_of_backward_follows_the_same_windows(device: str) -> None:
+    """Between windows whose sums have the same terms in another order rounding decides, and it
+    decides once."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        half = torch.randn(8, 32, generator=generator)
+        weight = torch.cat((half, half.flip(0))).to(device).requires_grad_()
+        x = torch.randn(1, 32, generator=generator).to(device)
+        y = pool_max_op(4).call(x, weight)
+        (plain,) = torch.autograd.grad(y.sum(), weight, retain_graph=True)
+        (graph,) = torch.autograd.grad(y.sum(), weight, create_graph=True)
+        assert torch.equal(plain != 0, graph != 0)
 
 
 def test_float64_has_the_reference_arithmetic(device: str) -> None:
@@ -234,9 +295,12 @@ def test_row_argmax(activation: str, n: int, gpu: str) -> None:
     assert_close(both[1].cpu().double(), ours[2], rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+SANITIZED = ((5, 3, 7, 2, 1), (1100, 2, 36, 3, 2), (8195, 9, 4, 1, 0))
+
+
 @needs_binary
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("shape", [(5, 3, 7, 2, 1), (1100, 2, 36, 3, 2)], ids=str)
+@pytest.mark.parametrize("shape", SANITIZED, ids=str)
 def test_small_gradients(shape: tuple[int, ...], gpu: str) -> None:
     m, windows, k, kernel_size, rest = shape
     rows = windows * kernel_size + rest

@@ -74,32 +74,34 @@ struct WindowTerms {
   }
 };
 
-/// Writes a window's gradient to the rows that it is the mean of. Nobody reads them soon.
+/// Writes a window's gradient to its share of the rows that it is the mean of. Nobody reads them
+/// soon.
 template <int kVector>
 CUTLASS_OPS_DEVICE void spread(SpreadTarget const& target, TermSum<kVector> const& sum, int window,
-                               int columns, int column) {
-  std::int64_t const first = std::int64_t{window} * target.kernel_size;
-  int const rows = int(min(std::int64_t{target.kernel_size}, target.weight_rows - first));
+                               int share, int shares, int columns, int column) {
   if (target.weight == nullptr || column >= columns) {
     return;
   }
+  std::int64_t const first = std::int64_t{window} * target.kernel_size;
+  int const rows = int(min(std::int64_t{target.kernel_size}, target.weight_rows - first));
   float const size = float(target.kernel_size);
-  auto const share = epilogue::map(sum.columns, [&](float value) { return value / size; });
-  float* to = target.weight + first * columns + column;
-  for (int row = 0; row < rows; ++row, to += columns) {
+  auto const mean = epilogue::map(sum.columns, [&](float value) { return value / size; });
+  float* to = target.weight + (first + share) * columns + column;
+  for (int row = share; row < rows; row += shares, to += std::int64_t{shares} * columns) {
     if constexpr (kVector == 4) {
-      __stcs(reinterpret_cast<float4*>(to), make_float4(share[0], share[1], share[2], share[3]));
+      __stcs(reinterpret_cast<float4*>(to), make_float4(mean[0], mean[1], mean[2], mean[3]));
     } else {
-      __stcs(to, share[0]);
+      __stcs(to, mean[0]);
     }
   }
 }
 
-CUTLASS_OPS_DEVICE void spread_bias(SpreadTarget const& target, double sum, int window) {
+/// By the whole CTA.
+CUTLASS_OPS_DEVICE void spread_bias(SpreadTarget const& target, float mean, int window) {
   std::int64_t const first = std::int64_t{window} * target.kernel_size;
-  for (std::int64_t row = first; row < first + target.kernel_size && row < target.weight_rows;
-       ++row) {
-    target.bias[row] = float(sum / double(target.kernel_size));
+  std::int64_t const end = min(std::int64_t{target.weight_rows}, first + target.kernel_size);
+  for (std::int64_t row = first + threadIdx.x; row < end; row += WinnerGradientConfig::kThreads) {
+    target.bias[row] = mean;
   }
 }
 
@@ -114,9 +116,10 @@ __global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 3) scatter_ter
   wait_for_predecessor();
   release_successor();
   int const tile = blockIdx.x % params.column_tiles;
-  int const window = blockIdx.x / params.column_tiles;
+  int const share = blockIdx.x / params.column_tiles % params.shares;
+  int const window = blockIdx.x / params.column_tiles / params.shares;
   int const column = (tile * kThreads + int(threadIdx.x)) * kVector;
-  bool const has_bias = target.bias != nullptr && tile == 0 && threadIdx.x == 0;
+  bool const has_bias = target.bias != nullptr && tile == 0 && share == 0;
   TermSum<kVector> sum;
   double of_coefficients = 0.0;
   int count = 0;
@@ -125,15 +128,20 @@ __global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 3) scatter_ter
     if (count > kThreads || first + kThreads >= params.rows) {
       __syncthreads();
       sum.add(terms.list, 0, count, params.source, column);
-      for (int i = 0; has_bias && i < count; ++i) {
+      for (int i = 0; has_bias && threadIdx.x == 0 && i < count; ++i) {
         of_coefficients += double(terms.coefficient[i]);
       }
       count = 0;
     }
   }
-  spread(target, sum, window, params.source.columns, column);
+  spread(target, sum, window, share, params.shares, params.source.columns, column);
   if (has_bias) {
-    spread_bias(target, of_coefficients, window);
+    __shared__ float mean;
+    if (threadIdx.x == 0) {
+      mean = float(of_coefficients / double(target.kernel_size));
+    }
+    __syncthreads();
+    spread_bias(target, mean, window);
   }
 }
 

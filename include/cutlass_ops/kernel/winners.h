@@ -71,6 +71,7 @@ struct ScatterParams {
   TermSource source;
   int rows;
   int column_tiles;
+  int shares;  ///< CTAs that write the rows of one window, each having the sum
 };
 
 /// Rows that are summed at once where they share a window.
