@@ -153,10 +153,10 @@ def _fit(
 
 
 def _unfit(grad: Tensor, winners: Tensor, slopes: Tensor, x: Tensor, weight: Tensor) -> str:
-    shapes = [list(t.shape) for t in (grad, winners, slopes, x, weight)]
+    shapes = ", ".join(str(list(t.shape)) for t in (grad, winners, slopes, x, weight))
     return (
         f"{_GRADIENTS}: grad, winners and slopes must be [M], x [M, K], "
-        f"weight [N // kernel_size, K] and weight_rows N, got {shapes[0]}, {shapes[1]}, {shapes[2]}, {shapes[3]}, {shapes[4]}"
+        f"weight [N // kernel_size, K] and weight_rows N, got {shapes}"
     )
 
 
