@@ -113,7 +113,12 @@ LARGE: dict[str, tuple[Callable[..., Tensor], tuple[int, int, int], str, bool]] 
 @pytest.mark.parametrize("mode", precision.MODES)
 @pytest.mark.parametrize("grad", [False, True])
 def test_either_mode_straight_and_around(
-    case: str, mode: str, grad: bool, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+    case: str,
+    mode: str,
+    grad: bool,
+    kernels: Kernels,
+    plans_by_cost: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In fp16x3 the tensor cores run, on the halves of the pack; in ieee neither is to be seen.
     Around, as on a GPU under a trace: by the registered implementation for CUDA."""
