@@ -90,5 +90,5 @@ def compile_for_host(source: str, output: Path) -> ctypes.CDLL:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    flags = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    flags = ["-std=c++17", "-O1", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror"]
     return compile_library([compiler, *flags], source, output)

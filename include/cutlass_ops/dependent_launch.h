@@ -6,26 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cutlass_ops/epilogue/fragment.h"
 #include "cutlass_ops/hopper_code.h"
 #include "cutlass_ops/launch.h"
+#include "cutlass_ops/predecessor.h"
 
 namespace cutlass_ops {
-
-/// Waits until everything before this kernel in its stream is done and visible. A kernel that is
-/// launched by launch_dependent calls it before it touches memory.
-CUTLASS_OPS_DEVICE void wait_for_predecessor() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/// Lets the next kernel's CTAs come once every CTA of this one has called it or ended.
-CUTLASS_OPS_DEVICE void release_successor() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 inline cudaLaunchAttribute dependent_attribute() {
   cudaLaunchAttribute attribute;

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/fragment.h"
 #include "cutlass_ops/kernel/winner_sums.h"
+#include "cutlass_ops/predecessor.h"
 
 namespace cutlass_ops {
 namespace kernel {

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/kernel/winner_sums.h"
+#include "cutlass_ops/predecessor.h"
 
 namespace cutlass_ops {
 namespace kernel {

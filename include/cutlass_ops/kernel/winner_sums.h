@@ -1,6 +1,7 @@
 // Sums of rows times factors, a vector of columns a thread.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "cutlass_ops/epilogue/fragment.h"

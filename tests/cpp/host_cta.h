@@ -1,0 +1,98 @@
+// A CTA on the host: one thread of the operating system for each of its threads, so that kernels
+// that meet at barriers run as they are. What kernels take for granted of CUDA, as far as those
+// under test use it; warps vote together, all of a CTA at a time.
+#pragma once
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#define CUTLASS_OPS_DEVICE inline
+#define __global__
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static
+
+struct Index {
+  int x;
+};
+static thread_local Index threadIdx;
+static Index blockIdx;
+static Index gridDim;
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+using std::min;
+
+namespace host_cta {
+
+constexpr int kMostThreads = 1024;
+static pthread_barrier_t barrier;
+static std::atomic<int> any;
+static int votes[kMostThreads];
+
+/// Every CTA of a grid, one after the other.
+template <class Kernel>
+void run_grid(int ctas, int threads, Kernel kernel) {
+  gridDim.x = ctas;
+  pthread_barrier_init(&barrier, nullptr, unsigned(threads));
+  for (blockIdx.x = 0; blockIdx.x < ctas; ++blockIdx.x) {
+    std::vector<std::thread> all;
+    for (int thread = 0; thread < threads; ++thread) {
+      all.emplace_back([&, thread] {
+        threadIdx.x = thread;
+        kernel();
+      });
+    }
+    for (std::thread& one : all) {
+      one.join();
+    }
+  }
+  pthread_barrier_destroy(&barrier);
+}
+
+}  // namespace host_cta
+
+inline void __syncthreads() { pthread_barrier_wait(&host_cta::barrier); }
+
+inline int __syncthreads_or(int predicate) {
+  __syncthreads();
+  host_cta::any = 0;
+  __syncthreads();
+  if (predicate != 0) {
+    host_cta::any = 1;
+  }
+  __syncthreads();
+  return host_cta::any;
+}
+
+inline unsigned __ballot_sync(unsigned, int predicate) {
+  host_cta::votes[threadIdx.x] = predicate;
+  __syncthreads();
+  unsigned mask = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    mask |= host_cta::votes[threadIdx.x / 32 * 32 + lane] != 0 ? 1u << lane : 0u;
+  }
+  __syncthreads();
+  return mask;
+}
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+
+/// Of what is included and not called.
+inline double __shfl_xor_sync(unsigned, double value, int) { return value; }
+
+template <class T>
+T __ldcs(T const* place) {
+  return *place;
+}
+template <class T>
+void __stcs(T* place, T const& value) {
+  *place = value;
+}

@@ -1,0 +1,51 @@
+// The kernels of op B's gradient of the weight, for tests/test_winner_kernels.py: the very code
+// that runs on the GPU.
+#include "host_cta.h"
+
+#include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/kernel/winner_gradient.h"
+#include "cutlass_ops/kernel/winner_runs.h"
+
+using namespace cutlass_ops;
+using kernel::RunConfig;
+using kernel::WinnerGradientConfig;
+
+namespace {
+
+template <int kVector>
+void run(kernel::RunParams runs, kernel::SpreadTarget const& target, int shares) {
+  constexpr int kThreads = WinnerGradientConfig::kThreads;
+  int const rows = runs.winners.rows;
+  int const tiles = std::max(1, int(ceil_div(runs.source.columns, kThreads * kVector)));
+  runs.column_tiles = tiles;
+  host_cta::run_grid(int(ceil_div(rows, runs.slice_rows)) * tiles, kThreads,
+                     [&] { kernel::sum_runs<kVector>(runs); });
+  kernel::ScatterParams const scatter{runs.terms, runs.source, rows, tiles, shares};
+  int const windows = int(ceil_div(target.weight_rows, target.kernel_size));
+  host_cta::run_grid(windows * tiles * shares, kThreads,
+                     [&] { kernel::scatter_terms<kVector>(scatter, target); });
+}
+
+}  // namespace
+
+extern "C" int sums_of_runs(int rows) {
+  int const slice_rows = RunConfig::slice_rows(rows);
+  return int(ceil_div(rows, slice_rows)) * RunConfig::sums_of(slice_rows);
+}
+
+extern "C" void winner_gradients(float const* grad, int const* winners, float const* slopes,
+                                 float const* x, int rows, int columns, int weight_rows,
+                                 int kernel_size, int shares, bool vectors, float* sums,
+                                 int* integers, float* floats, float* weight, float* bias) {
+  kernel::RunParams const runs{{grad, winners, slopes, rows},
+                               {integers, integers + rows, floats, floats + rows},
+                               {x, columns, sums, columns},
+                               0,
+                               RunConfig::slice_rows(rows)};
+  kernel::SpreadTarget const target{weight, bias, weight_rows, kernel_size};
+  if (vectors) {
+    run<4>(runs, target, shares);
+  } else {
+    run<1>(runs, target, shares);
+  }
+}

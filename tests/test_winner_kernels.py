@@ -1,0 +1,96 @@
+"""The kernels of op B's gradient of the weight, on the host: a thread for each one of a CTA."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from programs import compile_for_host
+
+GUARD = 4
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    output = tmp_path_factory.mktemp("winners") / "winner_kernels.so"
+    return compile_for_host("winner_kernels.cpp", output)
+
+
+def aligned(size: int, dtype: type = np.float32) -> tuple[np.ndarray, np.ndarray]:
+    """Memory of NaN, or of -7, and in the middle of it a view that begins on 16 bytes."""
+    memory = np.full(size + 4 * GUARD, np.nan if dtype is np.float32 else -7, dtype=dtype)
+    begin = GUARD + (-(memory.ctypes.data // 4) - GUARD) % 4
+    return memory, memory[begin : begin + size]
+
+
+def is_poison(values: np.ndarray) -> bool:
+    return bool((np.isnan(values) if values.dtype == np.float32 else values == -7).all())
+
+
+def untouched_around(memory: np.ndarray, view: np.ndarray) -> bool:
+    begin = (view.ctypes.data - memory.ctypes.data) // 4
+    return is_poison(memory[:begin]) and is_poison(memory[begin + view.size :])
+
+
+# Rows, windows, K, kernel_size, rows of the weight beyond, shares of a window: with one row, rows
+# that fill a slice, slices of every length, more windows than rows, no rows, no columns.
+SHAPES = (
+    (1, 1, 1, 1, 0, 1),
+    (7, 3, 5, 2, 1, 2),
+    (64, 6, 132, 4, 3, 3),
+    (200, 3, 36, 3, 2, 1),
+    (130, 5, 1100, 2, 0, 1),
+    (40, 50, 8, 1, 0, 1),
+    (0, 4, 8, 2, 1, 1),
+    (6, 4, 0, 2, 1, 1),
+    (2049, 3, 4, 2, 1, 1),
+    (8193, 2, 4, 1, 0, 1),
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("wins", ["any", "one", "threes", "fours", "blocks"])
+@pytest.mark.parametrize("vectors", [False, True])
+def test_gradient_of_the_weight(
+    vectors: bool, wins: str, shape: tuple[int, ...], kernels: ctypes.CDLL
+) -> None:
+    """Against float64, and nothing is written but what is to be."""
+    m, windows, k, kernel_size, rest, shares = shape
+    if vectors and k % 4 != 0:
+        pytest.skip("rows of another length have no vectors")
+    random = np.random.default_rng(m + windows)
+    rows = np.arange(m)
+    winners = {
+        "any": random.integers(0, windows, m),
+        "one": np.full(m, windows - 1),
+        "threes": rows // 3 % windows,
+        "fours": rows // 4 % windows,
+        "blocks": rows * windows // max(m, 1),
+    }[wins].astype(np.int32)
+    grad, slopes = random.standard_normal((2, m)).astype(np.float32)
+    _, x = aligned(m * k)
+    x[:] = random.standard_normal(m * k)
+    weight_rows = windows * kernel_size + rest
+    sizes = (kernels.sums_of_runs(m) * k, 2 * m, weight_rows * k, weight_rows)
+    floats = [aligned(size) for size in sizes]
+    integers = aligned(2 * m, np.int32)
+    (_, sums), (_, numbers), (_, weight), (_, bias) = floats
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (grad, winners, slopes, x)]
+    outputs = [
+        ctypes.c_void_p(array.ctypes.data) for array in (sums, integers[1], numbers, weight, bias)
+    ]
+    kernels.winner_gradients(
+        *pointers, m, k, weight_rows, kernel_size, shares, ctypes.c_bool(vectors), *outputs
+    )
+    coefficient = (grad * slopes).astype(np.float64)
+    expected = np.zeros((windows, k))
+    np.add.at(expected, winners, coefficient[:, None] * x.reshape(m, k))
+    of_bias = np.bincount(winners, coefficient, windows)
+    tolerance = 1e-6 * max(m, 1)
+    kept = windows * kernel_size
+    for found, truth in ((weight.reshape(weight_rows, k), expected), (bias, of_bias)):
+        spread = np.repeat(truth / kernel_size, kernel_size, axis=0)
+        np.testing.assert_allclose(found[:kept], spread, rtol=1e-5, atol=tolerance)
+        assert not found[kept:].any()
+    assert all(untouched_around(*pair) for pair in (*floats, integers))
