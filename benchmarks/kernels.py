@@ -65,22 +65,24 @@ def measure(shape: Shape, timer: timing.Timer, gpu: plans.Gpu) -> list[dict[str,
         return out
 
     calls: dict[str, Call] = {"cublas linear": partial(F.linear, x, weight, bias)}
-    for name, plan in found.items():
+    for name, candidate in found.items():
         try:
-            run(plan)
-        except RuntimeError:  # rows of x that this kernel cannot load
-            continue
-        calls[name] = partial(run, plan)
+            run(candidate)
+        except RuntimeError as error:
+            if "16-byte aligned" not in str(error):  # rows of x that this kernel cannot load
+                raise
+        else:
+            calls[name] = partial(run, candidate)
     chosen = best_plan(shape, gpu)
     entries = []
     for name, samples in timer.compare(calls, "cold").items():
-        timed = found.get(name)
+        plan = found.get(name)
         entries.append(
             {
                 "kernel": name,
                 "us": samples.median,
-                "estimate_us": None if timed is None else timed.nanoseconds / 1e3,
-                "chosen": timed == chosen,
+                "estimate_us": None if plan is None else plan.nanoseconds / 1e3,
+                "chosen": plan == chosen,
             }
         )
     return sorted(entries, key=lambda entry: float(entry["us"]))

@@ -100,8 +100,8 @@ class PackedLinear(nn.Module):
             return self._make_halves() if can_split(weight, self.precision) else None
         if self._last_split is None:
             return pairs
-        split, made = self._last_split
-        return pairs if (split() is weight) == (made() is pairs) else None
+        source, made = self._last_split
+        return pairs if (source() is weight) == (made() is pairs) else None
 
     def _make_halves(self) -> Tensor | None:
         """Those of the first call that wants them, by one thread alone."""
