@@ -68,7 +68,7 @@ def cuda_product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Te
     m = a.shape[1] if a_transposed else a.shape[0]
     check_sizes(_OP, m, n, k)
     gpu = plans.gpu(a.get_device())
-    if gpu.capability != 90:
+    if gpu.capability != 90 or m * n * k == 0:
         return _multiply(a, a_transposed, b)
     if precision == "fp16x3" and plans.on_tensor_cores(m, n, k, gpu, k * (n + a_transposed * m)):
         out = a.new_empty(m, n)

@@ -237,7 +237,8 @@ def test_functional_call_of_the_module(op: Fused, device: str) -> None:
     module = module.to(device)
     x = torch.randn(5, 6, device=device)
     own = {name: p.detach().clone() for name, p in module.named_parameters()}
-    doubled = {name: 2 * p for name, p in own.items()}
+    # with gradients to come, as the module's own: op B takes another way without
+    doubled = {name: (2 * p).requires_grad_() for name, p in own.items()}
     y = torch.func.functional_call(module, doubled, (x,))
     plain = module(x)
     with torch.no_grad():

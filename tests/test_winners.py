@@ -275,7 +275,7 @@ def test_row_argmax(activation: str, n: int, gpu: str) -> None:
     approximate = "none" if activation == "gelu" else "tanh"
     wide = torch.randn(70, n + 3, device=gpu)
     h = wide[:, 1 : n + 1]
-    h[1] = h[1, 0]
+    h[1] = float(h[1, 0])
     h[2, n // 2 :] = math.nan
     h[3] = math.inf  # -inf, scaled
     h[4, n - 1] = -60.0
