@@ -25,7 +25,9 @@ void linear_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
                      std::vector<double> params, std::int64_t kernel, std::int64_t splits,
                      Tensor workspace, Tensor out, std::optional<Tensor> pairs) {
   Operands const operands(x);
-  LinearTask task(operands, x, weight, bias, name, params);
+  LinearTask task(operands, x, weight, bias, name, params, Layouts::kEither);
+  STD_TORCH_CHECK(kernel_of(kernel) == kFp16x3 || !task.call.problem.transposed(),
+                  "only kernels on halves that are made before take transposed operands");
   task.set_plan(operands, {kernel, splits}, workspace, pairs);
   task.call.out = task.output(operands, out);
   check(make_pairs(task.call));
@@ -96,15 +98,23 @@ void linear_softmax(Tensor x, Tensor weight, std::optional<Tensor> bias, std::in
 
 void split_rows(Tensor weight, std::int64_t kernel_size, Tensor pairs) {
   Operands const operands(weight);
-  std::int64_t const stride = row_stride(weight);
+  Layout const layout = layout_of(weight, Layouts::kEither);
   int const columns = extent(weight.size(1));
   STD_TORCH_CHECK(kernel_size >= 1 && kernel_size <= extent(weight.size(0)), "a window of ",
                   kernel_size, " rows does not fit ", weight.size(0));
+  STD_TORCH_CHECK(kernel_size == 1 || layout.column_stride == 1, "means are of dense rows");
   int const rows = int(weight.size(0) / kernel_size);
   float* const memory = operands.dense(pairs, "pairs", PairMemory(rows, columns).elements);
   STD_TORCH_CHECK(epilogue::is_aligned(memory), "pairs must be 16-byte aligned");
-  SplitTask const task{
-      operands.data(weight), stride, int(kernel_size), rows, columns, memory, nullptr, nullptr};
+  SplitTask const task{operands.data(weight),
+                       layout.row_stride,
+                       layout.column_stride,
+                       int(kernel_size),
+                       rows,
+                       columns,
+                       memory,
+                       nullptr,
+                       nullptr};
   check(run_split_weight(task, {}, operands.stream()));
 }
 
@@ -154,7 +164,7 @@ void folded_epilogue(Tensor x, Tensor weight, std::optional<Tensor> bias, std::s
   call.workspace = means + parts.workspace;
 
   if (takes_halves(call.plan.kernel)) {
-    check(make_pairs(call, {problem.weight, problem.weight_stride, window, call.problem.n,
+    check(make_pairs(call, {problem.weight, problem.weight_stride, 1, window, call.problem.n,
                             problem.k, nullptr, whole.call.arguments.bias, means_bias}));
     whole.call.plan = call.plan;
     whole.call.x_scales = call.x_scales;

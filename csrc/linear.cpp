@@ -22,7 +22,14 @@ Status make_pairs(LinearCall& call, SplitTask weight) {
   }
   if (call.weight_pairs.halves == nullptr) {
     if (weight.source == nullptr) {
-      weight = {problem.weight, problem.weight_stride, 1, problem.n, problem.k, nullptr, nullptr,
+      weight = {problem.weight,
+                problem.weight_stride,
+                problem.weight_step,
+                1,
+                problem.n,
+                problem.k,
+                nullptr,
+                nullptr,
                 nullptr};
     }
     weight.memory = memory + x_elements(kernel, call.plan.splits, problem.m, problem.k);
@@ -30,7 +37,8 @@ Status make_pairs(LinearCall& call, SplitTask weight) {
   }
   SplitTask x{};
   if (splits_x) {
-    x = {problem.x, problem.x_stride, 1, problem.m, problem.k, memory, nullptr, nullptr};
+    x = {problem.x, problem.x_stride, problem.x_step, 1,      problem.m,
+         problem.k, memory,           nullptr,        nullptr};
   }
   if (weight.memory != nullptr) {
     return run_split_weight(weight, x, call.stream);

@@ -52,9 +52,9 @@ struct LinearTask {
 
   LinearTask(Operands const& operands, Tensor const& x, Tensor const& weight,
              std::optional<Tensor> const& bias, std::string const& name,
-             std::vector<double> const& params)
+             std::vector<double> const& params, Layouts layouts = Layouts::kRows)
       : epilogue(epilogue_of(name)) {
-    call.problem = problem_of(operands, x, weight);
+    call.problem = problem_of(operands, x, weight, layouts);
     shape = shape_of(epilogue, params, call.problem.n);
     call.arguments = arguments_of(operands.bias(bias, call.problem.n), params);
     call.stream = operands.stream();

@@ -59,21 +59,36 @@ class Operands {
   cudaStream_t stream_;
 };
 
-/// Elements between rows; a matrix of one row may carry any stride.
-inline std::int64_t row_stride(Tensor const& matrix) {
+/// What a kernel reads: rows with unit stride, or those of the transpose of such a matrix, too.
+enum class Layouts { kRows, kEither };
+
+/// Elements between rows and columns. One of them is 1.
+struct Layout {
+  std::int64_t row_stride, column_stride;
+};
+
+/// A matrix of one row may carry any stride.
+inline Layout layout_of(Tensor const& matrix, Layouts layouts = Layouts::kRows) {
   STD_TORCH_CHECK(matrix.dim() == 2, "a matrix has 2 dimensions, not ", matrix.dim());
-  STD_TORCH_CHECK(matrix.size(1) <= 1 || matrix.stride(1) == 1, "columns must be contiguous");
-  return matrix.size(0) <= 1 ? matrix.size(1) : matrix.stride(0);
+  if (matrix.size(1) <= 1 || matrix.stride(1) == 1) {
+    return {matrix.size(0) <= 1 ? matrix.size(1) : matrix.stride(0), 1};
+  }
+  bool const transposed = matrix.size(0) <= 1 || matrix.stride(0) == 1;
+  STD_TORCH_CHECK(transposed && layouts == Layouts::kEither, "columns must be contiguous");
+  return {1, matrix.stride(1)};
 }
 
-inline gemm::Problem problem_of(Operands const& operands, Tensor const& x, Tensor const& weight) {
-  std::int64_t const x_stride = row_stride(x);
-  std::int64_t const weight_stride = row_stride(weight);
+inline std::int64_t row_stride(Tensor const& matrix) { return layout_of(matrix).row_stride; }
+
+inline gemm::Problem problem_of(Operands const& operands, Tensor const& x, Tensor const& weight,
+                                Layouts layouts = Layouts::kRows) {
+  Layout const of_x = layout_of(x, layouts);
+  Layout const of_weight = layout_of(weight, layouts);
   STD_TORCH_CHECK(x.size(1) == weight.size(1), "x has ", x.size(1), " columns, weight ",
                   weight.size(1));
   return {operands.data(x),       operands.data(weight), extent(x.size(0)),
-          extent(weight.size(0)), extent(x.size(1)),     x_stride,
-          weight_stride};
+          extent(weight.size(0)), extent(x.size(1)),     of_x.row_stride,
+          of_weight.row_stride,   of_x.column_stride,    of_weight.column_stride};
 }
 
 inline epilogue::MatrixSource matrix_of(Operands const& operands, Tensor const& z) {

@@ -1,7 +1,5 @@
 #include "product.h"
 
-#include "cutlass_ops/ceil_div.h"
-#include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/arguments.h"
 #include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/epilogue/store.h"
@@ -9,7 +7,6 @@
 #include "cutlass_ops/gemm/stream_runner.h"
 #include "cutlass_ops/gemm/transposing_mainloop.h"
 #include "cutlass_ops/gemm/transposing_tile.h"
-#include "cutlass_ops/kernel/transpose.h"
 
 namespace cutlass_ops {
 namespace {
@@ -43,15 +40,6 @@ Status run_product(ProductCall const& call) {
     return {cudaErrorInvalidValue, "product: smaller than a tile, or not 16-byte aligned"};
   }
   return call.a_transposed ? run<MnMajor>(call) : run<KMajor>(call);
-}
-
-Status run_transpose(float const* source, std::int64_t stride, int rows, int columns, float* out,
-                     cudaStream_t stream) {
-  using Config = kernel::TransposeConfig<64, 256>;
-  std::int64_t const row_tiles = ceil_div(rows, Config::kTile);
-  return launch_dependent<kernel::transpose<Config>>(
-      "transpose", row_tiles * ceil_div(columns, Config::kTile), Config::kThreads, 0, stream,
-      kernel::TransposeParams{source, stride, out, rows, columns, int(row_tiles)});
 }
 
 }  // namespace cutlass_ops

@@ -29,8 +29,4 @@ struct ProductCall {
 
 Status run_product(ProductCall const& call);
 
-/// out[columns, rows], contiguous, is the transpose of source[rows, columns].
-Status run_transpose(float const* source, std::int64_t stride, int rows, int columns, float* out,
-                     cudaStream_t stream);
-
 }  // namespace cutlass_ops

@@ -21,10 +21,11 @@ Status run_row_softmax(epilogue::MatrixSource const& source, int rows, float con
                        Activation activation, float* out, cudaStream_t stream);
 
 /// The halves of `rows` means of `kernel_size` consecutive rows of a matrix, and beside them the
-/// means of its bias.
+/// means of its bias; or the halves of a transposed matrix, whose rows are one element apart.
 struct SplitTask {
   float const* source = nullptr;
   std::int64_t stride = 0;
+  std::int64_t step = 1;  ///< from column to column
   int kernel_size = 1;
   int rows = 0;
   int columns = 0;

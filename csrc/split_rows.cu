@@ -2,6 +2,7 @@
 
 #include "cutlass_ops/epilogue/arguments.h"
 #include "cutlass_ops/kernel/column_factors.h"
+#include "cutlass_ops/kernel/split_columns.h"
 #include "cutlass_ops/launch_cluster.h"
 #include "pair_memory.h"
 #include "row_kernels.h"
@@ -12,13 +13,14 @@ namespace {
 kernel::SplitRowsParams params_of(SplitTask const& task, gemm::Fp16Pairs const& weight,
                                   bool divides) {
   float* const memory = task.memory;
+  std::int64_t const stride = task.step == 1 ? task.stride : task.step;  // of the source
   return {task.source,
-          task.stride,
+          stride,
           task.rows,
           task.columns,
           gemm::Fp16Pairs::pitch_of(task.columns),
           task.kernel_size,
-          task.stride % 4 == 0 && epilogue::is_aligned(task.source),
+          stride % 4 == 0 && epilogue::is_aligned(task.source),
           reinterpret_cast<__half*>(memory),
           scales_in(memory, task.rows, task.columns),
           task.bias,
@@ -63,16 +65,42 @@ Status choose_config(SplitLaunch const& launch) {
                          : launch_split<kFolds, kFolds ? 512 : 1024, 32>(launch);
 }
 
+/// The halves of a transposed matrix.
+Status launch_columns(kernel::SplitRowsParams const& params, cudaStream_t stream) {
+  using Scales = kernel::ColumnScalesConfig;
+  Status const status = launch_dependent_clusters(
+      "column_scales", kernel::column_scales<Scales>, ceil_div(params.rows, Scales::kColumns),
+      Scales::kCluster, Scales::kThreads, stream, params);
+  using Config = kernel::SplitColumnsConfig;
+  std::int64_t const row_tiles = ceil_div(params.pitch, Config::kTile);
+  std::int64_t const tiles = row_tiles * ceil_div(params.rows, Config::kTile);
+  return status.ok()
+             ? launch_dependent<kernel::split_columns<Config>>(
+                   "split_columns", tiles, Config::kThreads, 0, stream, params, int(row_tiles))
+             : status;
+}
+
+/// One matrix, by itself.
+Status split_one(SplitTask const& task, gemm::Fp16Pairs const& weight, bool divides,
+                 cudaStream_t stream) {
+  kernel::SplitRowsParams const params = params_of(task, weight, divides);
+  if (task.step != 1) {
+    return launch_columns(params, stream);
+  }
+  SplitLaunch const launch{params, {}, false, stream};
+  return task.kernel_size > 1 ? choose_config<true>(launch) : choose_config<false>(launch);
+}
+
 Status make_factors(SplitTask const& weight, cudaStream_t stream) {
   PairMemory const parts(weight.rows, weight.columns);
   using Config = kernel::ColumnFactorsConfig;
   return launch_dependent_clusters(
       "column_factors", kernel::column_factors<Config>, 1, Config::kCluster, Config::kThreads,
       stream,
-      kernel::ColumnFactorsParams{weight.source, weight.stride, weight.rows * weight.kernel_size,
-                                  weight.columns, gemm::Fp16Pairs::pitch_of(weight.columns),
-                                  weight.memory + parts.factors,
-                                  reinterpret_cast<int*>(weight.memory + parts.spread)});
+      kernel::ColumnFactorsParams{
+          weight.source, weight.stride, weight.step, weight.rows * weight.kernel_size,
+          weight.columns, gemm::Fp16Pairs::pitch_of(weight.columns), weight.memory + parts.factors,
+          reinterpret_cast<int*>(weight.memory + parts.spread)});
 }
 
 }  // namespace
@@ -83,13 +111,17 @@ Status run_split_weight(SplitTask const& weight, SplitTask const& x, cudaStream_
     return status;
   }
   gemm::Fp16Pairs const pairs = pairs_in(weight.memory, weight.rows, weight.columns);
+  if (weight.step != 1 || x.step != 1) {
+    Status const of_weight = split_one(weight, pairs, true, stream);
+    return of_weight.ok() && x.memory != nullptr ? split_one(x, pairs, false, stream) : of_weight;
+  }
   SplitLaunch const launch{params_of(weight, pairs, true), params_of(x, pairs, false), true,
                            stream};
   return weight.kernel_size > 1 ? choose_config<true>(launch) : choose_config<false>(launch);
 }
 
 Status run_split_x(SplitTask const& x, gemm::Fp16Pairs const& weight, cudaStream_t stream) {
-  return choose_config<false>({params_of(x, weight, false), {}, false, stream});
+  return split_one(x, weight, false, stream);
 }
 
 }  // namespace cutlass_ops

@@ -174,14 +174,6 @@ void product(Tensor a, bool a_transposed, Tensor b, Tensor memory, Tensor out) {
   check(run_product(call));
 }
 
-void transpose(Tensor matrix, Tensor out) {
-  Operands const operands(matrix);
-  int const rows = extent(matrix.size(0));
-  int const columns = extent(matrix.size(1));
-  check(run_transpose(operands.data(matrix), row_stride(matrix), rows, columns,
-                      operands.dense(out, "out", std::int64_t{rows} * columns), operands.stream()));
-}
-
 }  // namespace
 }  // namespace cutlass_ops
 
@@ -191,7 +183,6 @@ STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CUDA, library) {
   library.impl("_winner_gradients", TORCH_BOX(&cutlass_ops::winner_gradients));
   library.impl("_product_memory", TORCH_BOX(&cutlass_ops::product_memory));
   library.impl("_product", TORCH_BOX(&cutlass_ops::product));
-  library.impl("_transpose", TORCH_BOX(&cutlass_ops::transpose));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutlass_ops, CompositeExplicitAutograd, library) {

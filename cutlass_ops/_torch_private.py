@@ -85,3 +85,12 @@ def bare_apply(function: type[Function]) -> Callable[..., Any] | None:
     """What ``function.apply`` calls after it has bound default arguments and unwrapped: 5 us a call
     and not 21. For gradients.py, neither for traces nor under a transform. Else: None."""
     return getattr(super(Function, function), "apply", None)  # that of _C._FunctionBase
+
+
+def release_saved(ctx: Any) -> None:
+    """Lets go of what an autograd function has saved, unless backward is to run again: PyTorch does
+    so itself, but after the function. Not while compiling, where there is nothing to free, nor
+    under a transform, whose ctx lacks it. Else: memory is held longer."""
+    clear = getattr(ctx, "maybe_clear_saved_tensors", None)
+    if clear is not None and not torch.compiler.is_compiling() and not transforms_active():
+        clear()

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import calls
-from ._torch_private import transforms_active
+from ._torch_private import release_saved, transforms_active
 from .autograd import (
     Gradients,
     fold_rows,
@@ -57,29 +57,39 @@ class LinearGeluSoftmax(Function):
             if gy is None and gz is None:
                 return None, None, None, None, None
             needed = ctx.needs_input_grad[:3]
-            options = (ctx.approximate, ctx.precision)
-            return *_softmax_head_gradients(gy, gz, x, weight, y, z, needed, *options), None, None
+            dz, dbias = _gradient_of_linear(gy, gz, y, z, ctx.approximate, needed[2])
+        del y, z
+        release_saved(ctx)  # z has the size of dz, and the products need memory of their own
+        with no_autocast(dz):
+            return *_gradients_of_operands(dz, dbias, x, weight, needed, ctx.precision), None, None
 
 
-def _softmax_head_gradients(
+def _gradient_of_linear(
     gy: Tensor | None,
     gz: Tensor | None,
-    x: Tensor | None,
-    weight: Tensor | None,
     y: Tensor,
     z: Tensor,
-    needed: tuple[bool, ...],
     approximate: str,
+    need_bias: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """From the gradient of y, that of z, or both; and the sums of its columns, where they are
+    needed and come with it."""
+    if gy is None:
+        assert gz is not None
+        return gz, None
+    dz, dbias = row_gradient(gy, z, None, y, approximate, need_bias and gz is None)
+    return dz if gz is None else dz + gz, dbias
+
+
+def _gradients_of_operands(
+    dz: Tensor,
+    dbias: Tensor | None,
+    x: Tensor | None,
+    weight: Tensor | None,
+    needed: tuple[bool, ...],
     precision: str,
 ) -> Gradients:
-    """From the gradient of y, that of z, or both."""
-    dz, dbias = gz, None
-    if gy is not None:
-        sums = needed[2] and gz is None
-        dz, dbias = row_gradient(gy, z, None, y, approximate, sums)
-        dz = dz if gz is None else dz + gz
-        needed = (*needed[:2], needed[2] and not sums)
-    assert dz is not None
+    needed = (*needed[:2], needed[2] and dbias is None)
     dx, dweight, rest = linear_gradients_of(dz, x, weight, needed, precision)
     return dx, dweight, rest if dbias is None else dbias
 
@@ -106,8 +116,11 @@ class RecomputedLinearGeluSoftmax(Function):
         x, weight, bias = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         with no_autocast(g):
-            y, z = linear_gelu_softmax(x, weight, bias, *ctx.options)
-            gradients = _softmax_head_gradients(g, None, x, weight, y, z, needed, *ctx.options)
+            approximate, precision = ctx.options
+            y, z = linear_gelu_softmax(x, weight, bias, approximate, precision)
+            dz, dbias = _gradient_of_linear(g, None, y, z, approximate, needed[2])
+            del y, z
+            gradients = _gradients_of_operands(dz, dbias, x, weight, needed, precision)
         return *gradients, None, None
 
 

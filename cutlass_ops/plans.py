@@ -91,20 +91,24 @@ def linear_plan(
     return Plan(*OPS._plan(name, params, m, n, k, gpu, folded, fp16x3, packed, x_aligned))
 
 
-# A transpose, and its launch: 133 us for 8192 x 8192 on the H200.
-_TRANSPOSED_ELEMENTS_PER_NS = 500
-_TRANSPOSE_NS = 4000
+# What halves of a transposed operand take beyond those of rows: a second reading, and a launch.
+_TRANSPOSED_ELEMENTS_PER_NS = 1000
+_TRANSPOSED_NS = 4000
 
 
 @lru_cache(_LIMIT)
-def on_tensor_cores(m: int, n: int, k: int, gpu: Gpu, transposed: int) -> bool:
-    """Whether the mode fp16x3 takes tensor cores for a product of this size, of whose operands so
-    many elements have to be transposed for them."""
-    halves = linear_plan("identity", (), m, n, k, gpu, 1, True)
+def transposed_plan(
+    m: int, n: int, k: int, gpu: Gpu, transposed: int, packed: bool = False
+) -> Plan | None:
+    """The plan on tensor cores, in the mode fp16x3, for a product whose operands are transposed, so
+    many elements of them; None where without tensor cores it is estimated faster. ``packed``: as
+    in :func:`linear_plan`."""
+    halves = linear_plan("identity", (), m, n, k, gpu, 1, True, packed, False)
     if "fp16x3" not in OPS._describe_plan(list(halves)):
-        return False
-    before = _TRANSPOSE_NS + transposed // _TRANSPOSED_ELEMENTS_PER_NS
-    return halves.nanoseconds + before < linear_plan("identity", (), m, n, k, gpu).nanoseconds
+        return None
+    before = _TRANSPOSED_NS + transposed // _TRANSPOSED_ELEMENTS_PER_NS
+    faster = halves.nanoseconds + before < linear_plan("identity", (), m, n, k, gpu).nanoseconds
+    return halves if faster else None
 
 
 @lru_cache(_LIMIT)

@@ -2,7 +2,7 @@
 
 With g ``[M, N]`` the gradient of x Wᵀ: ``dx = g @ W`` and ``dW = g.T @ x``. Neither is a product
 with a transposed right operand, which is what the linear layers are: the kernels here read the
-operands the other way round, or transpose them first where halves are made of them.
+operands the other way round, as does what makes halves of them for the tensor cores.
 """
 
 from __future__ import annotations
@@ -15,23 +15,28 @@ from torch import Tensor
 
 from . import plans
 from ._torch_private import bare_call
-from .dispatch import run_epilogue
 from .operands import native, unit_columns
 from .precision import check_native
 from .schemas import OPS
 from .validation import check_operand_dtypes, check_sizes
+from .weights import split_rows
 
 _OP = "product"
 
 _product_memory = bare_call(OPS._product_memory.default)
 _product_native = bare_call(OPS._product.default)
-_transpose_native = bare_call(OPS._transpose.default)
+_linear_epilogue_native = bare_call(OPS._linear_epilogue.default)
 
 # Where our own mainloop was faster than cuBLAS on the H200 (docs/performance.md): below so many
 # multiplications and additions, with so short a k or with so few tiles for so many SMs it was not.
 _LEAST_WORK = 9 * 10**8
 _LEAST_K = 512
 _LEAST_TILES = 32
+
+# Halves of a transposed left operand are made for so many rows at a time: 16 MiB, or more where
+# that would be fewer rows than fill the GPU with tiles for long.
+_MOST_HALVES = 2**22  # elements
+_LEAST_SLICE = 2048  # rows
 
 
 def _fit(a: Tensor, a_transposed: bool, b: Tensor) -> bool:
@@ -70,11 +75,10 @@ def cuda_product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Te
     gpu = plans.gpu(a.get_device())
     if gpu.capability != 90 or m * n * k == 0:
         return _multiply(a, a_transposed, b)
-    if precision == "fp16x3" and plans.on_tensor_cores(m, n, k, gpu, k * (n + a_transposed * m)):
-        out = a.new_empty(m, n)
-        rows = _transposed(a) if a_transposed else a
-        run_epilogue(rows, _transposed(b), None, "identity", (), True, out)
-        return out
+    if precision == "fp16x3":
+        out = _on_tensor_cores(a.t() if a_transposed else a, b.t(), gpu)
+        if out is not None:
+            return out
     large = m * n * k >= _LEAST_WORK and k >= _LEAST_K and m * n >= _LEAST_TILES * 128 * 128
     elements = _product_memory(a, a_transposed, b) if large else 0
     if elements == 0:
@@ -84,9 +88,27 @@ def cuda_product(a: Tensor, a_transposed: bool, b: Tensor, precision: str) -> Te
     return out
 
 
-def _transposed(matrix: Tensor) -> Tensor:
-    out = matrix.new_empty(matrix.shape[1], matrix.shape[0])
-    _transpose_native(matrix, out)
+def _on_tensor_cores(x: Tensor, weight: Tensor, gpu: plans.Gpu) -> Tensor | None:
+    """``x @ weight.T`` with halves, where that is estimated faster than without; else None. A
+    transposed x goes slice by slice of its rows, so that its halves take little memory beside
+    those of the weight, which are made once."""
+    (m, k), n = x.shape, weight.shape[0]
+    transposed = x.stride(1) != 1
+    rows = max(_LEAST_SLICE, _MOST_HALVES // k) if transposed else m
+    slices = -(-m // rows)
+    rows = -(-m // slices // 128) * 128 if slices > 1 else m
+    plan = plans.transposed_plan(rows, n, k, gpu, k * (n + transposed * rows), slices > 1)
+    if plan is None:
+        return None
+    out = x.new_empty(m, n)
+    pairs = split_rows(weight) if slices > 1 else None
+    scratch = plans.workspace(x, plan.workspace)
+    for begin in range(0, m, rows):
+        part = slice(begin, begin + rows)
+        _linear_epilogue_native(
+            x[part], weight, None, "identity", (), plan.kernel, plan.splits, scratch, out[part],
+            pairs,
+        )  # fmt: skip
     return out
 
 

@@ -42,7 +42,8 @@ PUBLIC_SCHEMAS = (
 # and any row stride, write to memory that the caller allocated, and are never traced. Of a plan
 # they take the choice, ``kernel`` and ``splits``. ``pairs`` are what _split_rows made of the
 # weight, float32 memory of _fp16_pairs_elements: None in the mode "ieee", and where nobody made
-# them. _row_argmax, a part of _linear_winners, is for tests.
+# them. _split_rows, and _linear_epilogue in a kernel on halves that are made before it, also take
+# transposed operands. _row_argmax, a part of _linear_winners, is for tests.
 NATIVE_SCHEMAS = (
     "_linear_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
     " int splits, Tensor(a!) workspace, Tensor(b!) out, Tensor? pairs=None) -> ()",
@@ -71,7 +72,6 @@ NATIVE_SCHEMAS = (
     " Tensor(c!)? grad_weight, Tensor(d!)? grad_bias) -> ()",
     "_product_memory(Tensor a, bool a_transposed, Tensor b) -> int",
     "_product(Tensor a, bool a_transposed, Tensor b, Tensor(a!) memory, Tensor(b!) out) -> ()",
-    "_transpose(Tensor matrix, Tensor(a!) out) -> ()",
 )
 
 # Questions to the binary that need no GPU. A plan and a GPU are lists of numbers: plans.Plan

@@ -45,11 +45,13 @@ def fold_rows(weight: Tensor, kernel_size: int) -> Tensor:
 def split_rows(weight: Tensor, pairs: Tensor | None = None) -> Tensor:
     """The fp16 halves and scales of the rows of ``weight [N, K]``, not empty, of float32, the
     factors of its columns and whether there are any, as one float32 vector: for the ``pairs`` of an
-    op on this weight, where fp16x3 is native. Written to ``pairs`` where that fits."""
+    op on this weight, where fp16x3 is native. Written to ``pairs`` where that fits. A transposed
+    weight is read as it is."""
     n, k = weight.shape
     check_sizes("split_rows", 1, n, k)
     elements: int = OPS._fp16_pairs_elements(n, k)
     if pairs is None or pairs.numel() != elements or pairs.device != weight.device:
         pairs = weight.new_empty(elements)
-    _split_rows_native(unit_columns(weight), 1, pairs)
+    transposed = weight.stride(0) == 1 and k > 1
+    _split_rows_native(weight if transposed else unit_columns(weight), 1, pairs)
     return pairs

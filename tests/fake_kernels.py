@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from native import KERNELS, OPS, reads
+from native import FP16X3, KERNELS, OPS, reads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -31,10 +31,11 @@ LEADS = [(), (5,), (1,), (2, 3), (0,), (2, 0)]
 leads = pytest.mark.parametrize("lead", LEADS, ids=str)
 
 
-def takes(matrix: Tensor, vector: Tensor | None = None) -> None:
-    """What bindings.cpp demands of an operand."""
+def takes(matrix: Tensor, vector: Tensor | None = None, either: bool = False) -> None:
+    """What bindings.cpp demands of an operand; ``either``: which may be transposed."""
     assert matrix.dim() == 2
-    assert matrix.shape[1] <= 1 or matrix.stride(1) == 1
+    transposed = matrix.shape[0] <= 1 or matrix.stride(0) == 1
+    assert matrix.shape[1] <= 1 or matrix.stride(1) == 1 or (either and transposed)
     assert vector is None or vector.stride() == (1,)
 
 
@@ -47,9 +48,10 @@ def linear_head(
     kernel: int,
 ) -> Tensor:
     """What an epilogue makes of operands that the binary takes, in one dimension."""
-    takes(x)
-    assert reads(KERNELS[kernel], x)
-    takes(weight, bias)
+    halves = KERNELS[kernel] == FP16X3
+    takes(x, either=halves)
+    assert halves or reads(KERNELS[kernel], x)
+    takes(weight, bias, either=halves)
     return lookup(name).reference(reference.linear(x, weight, bias), params).view(-1)
 
 
@@ -215,10 +217,10 @@ class Kernels:
     def split_rows(self, weight: Tensor, kernel_size: int, pairs: Tensor) -> None:
         """The rows as they are, which take as much memory, where their halves would be."""
         self.ran.append("split_rows")
-        takes(weight)
+        takes(weight, either=kernel_size == 1)
         rows = reference.fold_rows(weight, kernel_size)
         assert pairs.shape == (OPS._fp16_pairs_elements(*rows.shape),)
-        pairs[: rows.numel()].copy_(rows.view(-1))
+        pairs[: rows.numel()].copy_(rows.reshape(-1))
 
     def linear_winners(
         self,
@@ -295,22 +297,16 @@ class Kernels:
         assert out.is_contiguous()
         out.copy_((a.t() if a_transposed else a) @ b)
 
-    def transpose(self, matrix: Tensor, out: Tensor) -> None:
-        self.ran.append("transpose")
-        takes(matrix)
-        assert out.is_contiguous()
-        out.copy_(matrix.t())
-
 
 OWNERS = {
-    "fold_rows": weights,
-    "split_rows": weights,
-    "row_gradient": backward,
-    "linear_winners": winners,
-    "winner_gradients": winners,
-    "product_memory": products,
-    "product": products,
-    "transpose": products,
+    "linear_epilogue": (dispatch, products),
+    "fold_rows": (weights,),
+    "split_rows": (weights,),
+    "row_gradient": (backward,),
+    "linear_winners": (winners,),
+    "winner_gradients": (winners,),
+    "product_memory": (products,),
+    "product": (products,),
 }
 
 
@@ -322,9 +318,9 @@ def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     kernels = Kernels()
     for name in vars(Kernels):
         if not name.startswith("__"):
-            owner = OWNERS.get(name, dispatch)
             suffix = "" if name == "product_memory" else "_native"
-            monkeypatch.setattr(owner, f"_{name}{suffix}", getattr(kernels, name))
+            for owner in OWNERS.get(name, (dispatch,)):
+                monkeypatch.setattr(owner, f"_{name}{suffix}", getattr(kernels, name))
     monkeypatch.setattr(_library, "unsupported_reason", lambda device: None)
     monkeypatch.setattr(_library, "fp16x3_reason", lambda device: None)
     monkeypatch.setattr(plans, "gpu", lambda index: plans.H200)

@@ -148,17 +148,6 @@ def test_large_products_do_not_use_tf32(mode: str, gpu: str) -> None:
 
 
 @needs_binary
-@pytest.mark.parametrize("shape", [(1, 1), (64, 64), (65, 63), (1, 300), (1000, 7)], ids=str)
-def test_transpose(shape: tuple[int, int], gpu: str) -> None:
-    require_kernels(gpu)
-    matrix = torch.randn(shape[0], shape[1] + 3, device=gpu)[:, 1 : shape[1] + 1]
-    memory, out = guarded((shape[1], shape[0]), gpu)
-    OPS._transpose(matrix, out)
-    assert guards_are_intact(memory)
-    assert same_bits(out, matrix.t().contiguous())
-
-
-@needs_binary
 @pytest.mark.sanitizer
 @either
 def test_small_products(transposed: bool, gpu: str) -> None:
@@ -166,9 +155,6 @@ def test_small_products(transposed: bool, gpu: str) -> None:
     a, b = operands(132, 260, 100, transposed, gpu)
     with full_float32():
         judge(run_native(a, b, transposed), a, transposed, b)
-    out = a.new_empty(a.shape[1], a.shape[0])
-    OPS._transpose(a, out)
-    assert same_bits(out, a.t().contiguous())
 
 
 @either
@@ -181,5 +167,19 @@ def test_the_way_to_the_kernels(
     a, b = operands(m, n, k, transposed, "cpu")
     y = products.cuda_product(a, transposed, b, mode)
     torch.testing.assert_close(y, (a.t() if transposed else a) @ b, rtol=1e-3, atol=1e-3)
-    halves = [*(["transpose"] if transposed else []), "transpose", "linear_epilogue"]
+    halves = ["linear_epilogue"]
     assert kernels.ran == ([] if small else ["product"] if mode == "ieee" else halves)
+
+
+def test_slices_of_a_transposed_operand(
+    kernels: Kernels, plans_by_cost: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their halves are made for some rows at a time, those of the other operand once."""
+    monkeypatch.setattr(products, "_MOST_HALVES", 2**10)
+    a, b = operands(4200, 1024, 1024, True, "cpu")
+    y = products.cuda_product(a, True, b, "fp16x3")
+    torch.testing.assert_close(y, a.t() @ b, rtol=1e-3, atol=1e-3)
+    assert kernels.ran == ["split_rows", *3 * ["linear_epilogue"]]
+    kernels.ran.clear()
+    products.cuda_product(a.t().contiguous(), False, b, "fp16x3")
+    assert kernels.ran == ["linear_epilogue"]

@@ -10,14 +10,19 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// z = x Wᵀ: x is [m, k], W is [n, k], both with unit stride along k. Strides count elements and
-/// may be 0.
+/// z = x Wᵀ: x is [m, k], W is [n, k], both with unit stride along k, but where halves are made of
+/// them: those may be transposed, with unit stride between rows. Strides count elements and may
+/// be 0.
 struct Problem {
   float const* x;
   float const* weight;
   int m, n, k;
   std::int64_t x_stride;
   std::int64_t weight_stride;
+  std::int64_t x_step = 1;  ///< along k
+  std::int64_t weight_step = 1;
+
+  bool transposed() const { return x_step != 1 || weight_step != 1; }
 
   /// Whether every four k from a multiple of four on are 16-byte aligned in x and W.
   bool vectors_of_k() const {

@@ -38,13 +38,18 @@ struct ColumnFactorsConfig {
 };
 
 struct ColumnFactorsParams {
-  float const* weight;  ///< unit column stride
+  float const* weight;
   std::int64_t stride;  ///< elements between rows
+  std::int64_t step;    ///< elements between columns
   int rows;
   int columns;
   int pitch;
   float* factors;  ///< [pitch], of use only if columns are not alike; 1 beyond the last
   int* spread;     ///< whether they are not
+
+  CUTLASS_OPS_DEVICE float element(std::int64_t row, std::int64_t column) const {
+    return weight[row * stride + column * step];
+  }
 };
 
 /// The sum of the biased exponents of a column's samples; INT_MIN where one is zero, denormal,
@@ -57,7 +62,7 @@ CUTLASS_OPS_DEVICE int sum_of_exponents(ColumnFactorsParams const& params, int c
   for (int i = 0; i < kSamples; ++i) {
     // With fewer rows than samples some are looked at more than once.
     std::int64_t const row = std::int64_t{i} * params.rows / kSamples;
-    unsigned const bits = __float_as_uint(params.weight[row * params.stride + column]);
+    unsigned const bits = __float_as_uint(params.element(row, column));
     int const exponent = int(bits >> 23 & 0xff);
     complete &= exponent > 0 && exponent < 0xff;
     sum += exponent;
@@ -100,7 +105,7 @@ CUTLASS_OPS_DEVICE bool some_row_loses(ColumnFactorsParams const& params, int fi
     float whole = -INFINITY;
     CUTLASS_OPS_UNROLL_BY(4)
     for (std::int64_t column = threadIdx.x % 32; column < params.columns; column += 32) {
-      unsigned const bits = __float_as_uint(params.weight[row * params.stride + column]);
+      unsigned const bits = __float_as_uint(params.element(row, column));
       int const exponent = int(bits >> 23 & 0xff);
       if (exponent > 0) {
         whole = fmaxf(whole, float(exponent));

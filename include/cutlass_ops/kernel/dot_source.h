@@ -23,7 +23,7 @@ struct DotSource {
       if (column + i < problem.n) {  // the same in all lanes
         float const* const weight = problem.weight + (column + i) * problem.weight_stride;
         for (int k = threadIdx.x % 32; k < problem.k; k += 32) {
-          sum = fmaf(x[k], weight[k], sum);
+          sum = fmaf(x[k * problem.x_step], weight[k * problem.weight_step], sum);
         }
       }
       z[i] = epilogue::warp_reduce<epilogue::SumMonoid>(sum);

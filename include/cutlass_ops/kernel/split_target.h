@@ -18,7 +18,7 @@ struct FlagMax : FloatMax {};
 /// One matrix to be split.
 struct SplitRowsParams {
   float const* source;  ///< unit column stride
-  std::int64_t stride;  ///< elements between rows
+  std::int64_t stride;  ///< elements between rows of the source
   int rows;             ///< of the result
   int columns;
   int pitch;                ///< of the result
