@@ -22,6 +22,7 @@ The JSON document (schema 1), written by `python -m benchmarks` and read back by
         op, m, n, k, flops
         dx        whether x requires grad, besides weight and bias
         errors    {provider: {"x" | "weight" | "bias": error of that gradient against float64}}
+        host_us   {provider: host time of one step}
         error_bounds   {"x" | "weight" | "bias": the largest error allowed for ours and fp16x3}
         extra_bytes    {provider: GPU memory of a step beyond operands, gradients and result}
         skipped, times: as above

@@ -13,6 +13,8 @@ is no loss and no optimizer.
   before it (x, weight, bias, g, and workspaces that libraries keep), less what the step leaves (the
   result and the gradients). That is what is kept for backward beyond the operands, and temporaries.
   The result y counts as left, since the step holds it to the end.
+* **host_us**: the host's time for a step, which launches it; a loop of steps and nothing else goes
+  no faster. `times` are the GPU's: it is kept busy while the host gets AHEAD steps ahead.
 * **errors**: relative L2 against float64 autograd of each gradient. In rows of the pooled maximum
   where the two best windows are nearly tied, g is zero: which one wins is a matter of rounding
   there, and moves the whole gradient of the row. Measured where the weight has at most
@@ -38,6 +40,7 @@ CPU_SHAPES: tuple[Shape, ...] = (Shape(64, 512, 256),)
 PROVIDERS = (BASELINE, "compile", "ours", "fp16x3")
 MAX_EXACT_ELEMENTS = 1 << 27
 NEARLY_TIED = 1e-3
+AHEAD = 4  # steps, by the slowest provider's host time: the first is up to three times as slow
 
 
 def suits(provider: str, dx: bool) -> bool:
@@ -157,8 +160,10 @@ def measure(problem: Problem, steps: Mapping[str, Step], g: Tensor, timer: Timer
     m, k = problem.x.shape
     n, dx = problem.weight.shape[0], problem.x.requires_grad
     measured = errors(problem, steps, g)
+    host = {name: timer.host_us(step) for name, step in steps.items()}
+    ahead = AHEAD * max(host.values(), default=0.0)
     times = {
-        cache: report.samples_json(timer.compare(steps, cache))
+        cache: report.samples_json(timer.compare(steps, cache, ahead))
         for cache in timer.cache_states()
         if steps
     }
@@ -171,6 +176,7 @@ def measure(problem: Problem, steps: Mapping[str, Step], g: Tensor, timer: Timer
         "flops": (3 if dx else 2) * Shape(m, n, k).flops,
         "errors": measured,
         "error_bounds": bounds(measured),
+        "host_us": {name: round(us, 2) for name, us in host.items()},
         "extra_bytes": {name: extra_bytes(step, timer) for name, step in steps.items()},
         "times": times,
     }
