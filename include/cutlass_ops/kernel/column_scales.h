@@ -22,6 +22,7 @@ struct ColumnScalesConfig {
   static constexpr int kCluster = 8;
   static constexpr int kColumnsPerCta = kColumns / kCluster;  ///< that it writes the scales of
   static constexpr int kUnroll = 8;                           ///< rows in flight
+  static constexpr int kMinCtas = 4;  ///< so that those for 8192 columns are one wave on an H200
 };
 
 /// The exponent of the largest element: -inf of zeros alone, inf where one is not finite.
@@ -102,7 +103,7 @@ CUTLASS_OPS_DEVICE void scan_columns(SplitRowsParams const& params, bool spread,
 /// Reads the source once; what is split next finds in L2 what fits there. Built for an older GPU
 /// than those with clusters it is empty, as are the kernels that want halves.
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads) column_scales(
+__global__ void __launch_bounds__(Config::kThreads, Config::kMinCtas) column_scales(
     __grid_constant__ SplitRowsParams const params) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   __shared__ LargestExponent of_warps[Config::kWarps][Config::kColumns];

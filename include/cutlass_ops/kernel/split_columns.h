@@ -19,8 +19,8 @@ struct SplitColumnsConfig {
   static constexpr int kQuads = kTile * kTile / 4 / 256;  ///< fours of halves that a thread writes
 };
 
-/// A tile of the source through shared memory, whose rows are padded by one: both ways without bank
-/// conflicts. `column_scales` has made the scales.
+/// A tile of the source through shared memory, whose rows are padded by one against bank conflicts.
+/// `column_scales` has made the scales.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) split_columns(
     __grid_constant__ SplitRowsParams const params, int row_tiles) {
@@ -49,10 +49,9 @@ __global__ void __launch_bounds__(Config::kThreads) split_columns(
   int const warp = int(threadIdx.x) / 32;
   CUTLASS_OPS_UNROLL
   for (int i = 0; i < Config::kQuads; ++i) {
-    // A warp writes 32 neighbouring halves of each of four rows.
-    int const part = i * (Config::kThreads / 32) + warp;
-    int const inner = part % (kTile / 4) * 4 + int(threadIdx.x) % 32 / 8;
-    int const outer = part / (kTile / 4) * 32 + int(threadIdx.x) % 8 * 4;
+    // A warp writes a line of each of two rows; two of its threads read of one bank.
+    int const inner = (i * (Config::kThreads / 32) + warp) * 2 + int(threadIdx.x) % 32 / 16;
+    int const outer = int(threadIdx.x) % 16 * 4;
     int const row = first_column + inner;
     int const column = first_row + outer;
     if (row < params.rows && column < params.pitch) {
