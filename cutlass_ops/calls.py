@@ -23,6 +23,7 @@ from ._torch_private import (
     tracing_state,
     transforms_active,
 )
+from .gradients import wants_operations
 from .schemas import OPS
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
@@ -75,6 +76,25 @@ def straight(x: Any, weight: Any, bias: Any) -> bool:
         and bias.layout is layout
         and bias.device == device
         and bias.shape == (weight_shape[0],)
+    )
+
+
+def straight_back(g: Tensor, saved: tuple[Tensor | None, ...]) -> bool:
+    """Whether the gradient g of a head that went straight is for the kernels as it is, and so is
+    what was saved, an x first: nobody listens, no graph of backward is wanted, and all are plain.
+
+    The engine of autograd sees to the shape of g. What was saved is known from forward; hooks on
+    saved tensors may give back others, of the same shape and dtype, but of any type.
+    """
+    return (
+        not observed()
+        and not wants_operations(g)
+        and type(g) in _TENSORS
+        and g.dtype is torch.float32
+        and g.layout is torch.strided
+        and _PLAIN.issuperset(map(type, saved))
+        and saved[0] is not None
+        and g.device == saved[0].device
     )
 
 

@@ -84,11 +84,13 @@ def linear_gelu_softmax(
             fp16x3 = mode == "fp16x3"
             return dispatch.run_softmax_head(op, x, weight, bias, approximate, fp16x3, pairs)[0]
         return calls.linear_gelu_softmax(x, weight, bias, approximate, mode, pairs)
-    if trace_refuses_functions():
+    if not straight and trace_refuses_functions():
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
     operands = (matrix(x), weight, bias, approximate, mode)
     if recompute:
         y = autograd_heads.recomputed_linear_gelu_softmax(*operands)
+    elif straight:
+        y, _ = autograd_heads.straight_linear_gelu_softmax(*operands)
     else:
         y, _ = autograd_heads.linear_gelu_softmax(*operands)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
@@ -166,21 +168,25 @@ def _pooled_head(
     check_columns(op, weight.shape[0])
     kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
     mode = _mode(op, x, precision)
-    if not needs_grad(x, weight, bias):
+    grad = needs_grad(x, weight, bias)
+    if straight:
+        kernel_size = int(kernel_size)  # a symbolic one cannot be looked up among the plans
+    if not grad:
         if straight:
-            width = int(kernel_size)  # a symbolic one cannot be looked up among the routes
             fp16x3 = mode == "fp16x3"
             return dispatch.run_pooled_head(
-                op, x, weight, bias, width, scale, approximate, folded, fp16x3, pairs
+                op, x, weight, bias, kernel_size, scale, approximate, folded, fp16x3, pairs
             )
         return calls.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size, scale, approximate, mode, folded, pairs
         )
-    if trace_refuses_functions():
+    if not straight and trace_refuses_functions():
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         )
-    y, *_ = autograd_heads.linear_avgpool_gelu_scale_max(
-        matrix(x), weight, bias, kernel_size, scale, approximate, mode
-    )
+    operands = (matrix(x), weight, bias, kernel_size, scale, approximate, mode)
+    if straight:
+        y = autograd_heads.straight_linear_avgpool_gelu_scale_max(*operands)
+    else:
+        y, *_ = autograd_heads.linear_avgpool_gelu_scale_max(*operands)
     return y if x.dim() == 2 else y.view(x.shape[:-1])
