@@ -172,9 +172,13 @@ class LinearAvgPoolGeluScaleMax(Function):
 
 
 class StraightLinearAvgPoolGeluScaleMax(Function):
-    """The same where ``calls.straight`` holds, and y alone: no transform will ask for what backward
-    needs, so that it is saved without being an output. Three outputs less are 5 us less a step of
-    40, on a CPU, before anything is computed; checks that were made, another 20."""
+    """The same where ``calls.straight`` holds: y alone, and the options as one tuple. No transform
+    is there to ask for what backward needs, so it is saved without being an output; three outputs
+    less are 5 us less a step, on a CPU with stand-ins for the kernels, where the step of a function
+    that computes nothing takes 40. What was checked is not checked again, which is another 16.
+
+    It saves what the other one saves: a checkpoint may compute it again the other way.
+    """
 
     @staticmethod
     def forward(
@@ -182,33 +186,30 @@ class StraightLinearAvgPoolGeluScaleMax(Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        kernel_size: int,
-        scale: float,
-        approximate: str,
-        precision: str,
+        options: tuple[int, float, str, str],
     ) -> Tensor:
+        kernel_size, scale, approximate, precision = ctx.options = options
         fp16x3 = precision == "fp16x3"
         with below_autograd():
             y, *kept = run_training(x, weight, bias, kernel_size, scale, approximate, fp16x3)
         ctx.save_for_backward(x, weight, bias, *kept)
         ctx.set_materialize_grads(False)
-        ctx.options = (kernel_size, scale, approximate, precision)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
         (g,) = grads
         if g is None:
-            return None, None, None, None, None, None, None
+            return None, None, None, None
         saved, needed = ctx.saved_tensors, ctx.needs_input_grad[:3]
         if not calls.straight_back(g, saved):
-            return *_pooled_gradients(g, saved, needed, ctx.options), None, None, None, None
+            return *_pooled_gradients(g, saved, needed, ctx.options), None
         x, weight, _, winners, slopes, folded = saved
         kernel_size, rows = ctx.options[0], weight.shape[0]
         folded = weight if kernel_size == 1 else folded
         with below_autograd():
             found = run_gradients(g, winners, slopes, x, folded, rows, kernel_size, needed)
-        return *found, None, None, None, None
+        return *found, None
 
 
 def _pooled_gradients(

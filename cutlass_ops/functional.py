@@ -170,23 +170,25 @@ def _pooled_head(
     mode = _mode(op, x, precision)
     grad = needs_grad(x, weight, bias)
     if straight:
-        kernel_size = int(kernel_size)  # a symbolic one cannot be looked up among the plans
-    if not grad:
-        if straight:
+        width = int(kernel_size)  # a symbolic one cannot be looked up among the plans
+        if not grad:
             fp16x3 = mode == "fp16x3"
             return dispatch.run_pooled_head(
-                op, x, weight, bias, kernel_size, scale, approximate, folded, fp16x3, pairs
+                op, x, weight, bias, width, scale, approximate, folded, fp16x3, pairs
             )
+        y = autograd_heads.straight_linear_avgpool_gelu_scale_max(
+            matrix(x), weight, bias, (width, scale, approximate, mode)
+        )
+    elif not grad:
         return calls.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size, scale, approximate, mode, folded, pairs
         )
-    if not straight and trace_refuses_functions():
+    elif trace_refuses_functions():
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         )
-    operands = (matrix(x), weight, bias, kernel_size, scale, approximate, mode)
-    if straight:
-        y = autograd_heads.straight_linear_avgpool_gelu_scale_max(*operands)
     else:
-        y, *_ = autograd_heads.linear_avgpool_gelu_scale_max(*operands)
+        y, *_ = autograd_heads.linear_avgpool_gelu_scale_max(
+            matrix(x), weight, bias, kernel_size, scale, approximate, mode
+        )
     return y if x.dim() == 2 else y.view(x.shape[:-1])
