@@ -36,7 +36,8 @@ profiler_enabled = getattr(getattr(torch._C, "_autograd", None), "_profiler_enab
 
 
 # Whether a tensor is a batch of PyTorch's older vmap, which torch.autograd.grad has for
-# is_grads_batched and no transform tells of. For gradients.py. Else: backward runs no kernels.
+# is_grads_batched and no transform tells of. For gradients.py and calls.py. Else: backward runs no
+# kernels.
 legacy_batched: Callable[[Tensor], bool]
 legacy_batched = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", _always)
 

@@ -18,12 +18,12 @@ from . import _library, ops
 from ._torch_private import (
     dispatch_modes,
     function_modes,
+    legacy_batched,
     profiler_enabled,
     profiling_all_threads,
     tracing_state,
     transforms_active,
 )
-from .gradients import wants_operations
 from .schemas import OPS
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
@@ -88,7 +88,8 @@ def straight_back(g: Tensor, saved: tuple[Any, ...]) -> bool:
     """
     return (
         not observed()
-        and not wants_operations(g)
+        and not torch.is_grad_enabled()
+        and not legacy_batched(g)
         and type(g) in _TENSORS
         and g.dtype is torch.float32
         and g.layout is torch.strided

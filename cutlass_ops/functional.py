@@ -165,8 +165,9 @@ def _pooled_head(
             options = (pairs, kernel_size, folded, scale, approximate, precision)
             return without_autocast(_pooled_head, x, weight, bias, *options)
         check_linear(op, x, weight, bias)
-    check_columns(op, weight.shape[0])
-    kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
+    n = weight.shape[0]
+    check_columns(op, n)
+    kernel_size = check_kernel_size(op, kernel_size, n)
     mode = _mode(op, x, precision)
     grad = needs_grad(x, weight, bias)
     if straight:
