@@ -1,4 +1,8 @@
-"""The autograd functions of the two heads; what autograd.py says of its own holds of them."""
+"""The autograd functions of the two heads; what autograd.py says of its own holds of them, but that
+one saves more than inputs and outputs.
+
+A straight one is for operands of which ``calls.straight`` holds.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +181,8 @@ class StraightLinearAvgPoolGeluScaleMax(Function):
     less are 5 us less a step, on a CPU with stand-ins for the kernels, where the step of a function
     that computes nothing takes 40. What was checked is not checked again, which is another 16.
 
-    It saves what the other one saves: a checkpoint may compute it again the other way.
+    It saves what the other one saves: a checkpoint may compute it again the other way. Of what is
+    no output, a graph of backward is made of the winners alone, which are integers.
     """
 
     @staticmethod
