@@ -15,11 +15,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-try:
-    from torch._functorch import utils as _functorch_utils
-except ImportError:
-    _functorch_utils = None  # type: ignore[assignment]
-
 
 def _always(*_: Any) -> bool:
     return True
@@ -41,7 +36,8 @@ profiler_enabled = getattr(getattr(torch._C, "_autograd", None), "_profiler_enab
 
 
 # Whether a tensor is a batch of PyTorch's older vmap, which torch.autograd.grad has for
-# is_grads_batched and no transform tells of. For gradients.py. Else: backward runs no kernels.
+# is_grads_batched and no transform tells of. For gradients.py and calls.py. Else: backward runs no
+# kernels.
 legacy_batched: Callable[[Tensor], bool]
 legacy_batched = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", _always)
 
@@ -76,9 +72,10 @@ def bare_call(op: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# What Function.apply does to its arguments outside of transforms; None leaves that to it.
-unwrap_dead_wrappers: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
-unwrap_dead_wrappers = getattr(_functorch_utils, "unwrap_dead_wrappers", None)
+# What Function.apply does to each tensor among its arguments outside of transforms: one that has
+# left its transform is replaced by what it wrapped. None leaves that to it.
+unwrap_if_dead: Callable[[Tensor], Tensor] | None
+unwrap_if_dead = getattr(getattr(torch._C, "_functorch", None), "unwrap_if_dead", None)
 
 
 def bare_apply(function: type[Function]) -> Callable[..., Any] | None:

@@ -18,6 +18,7 @@ from . import _library, ops
 from ._torch_private import (
     dispatch_modes,
     function_modes,
+    legacy_batched,
     profiler_enabled,
     profiling_all_threads,
     tracing_state,
@@ -75,6 +76,25 @@ def straight(x: Any, weight: Any, bias: Any) -> bool:
         and bias.layout is layout
         and bias.device == device
         and bias.shape == (weight_shape[0],)
+    )
+
+
+def straight_back(g: Tensor, saved: tuple[Any, ...]) -> bool:
+    """Whether the gradient g of a head that went straight is for the kernels as it is, and so is
+    what was saved, x first: nobody listens, no graph of backward is wanted, and all are plain.
+
+    The engine of autograd sees to the shape of g. What was saved is known from forward; hooks on
+    saved tensors give back others of the same shape and dtype, but maybe of another type or place.
+    """
+    return (
+        not observed()
+        and not torch.is_grad_enabled()
+        and not legacy_batched(g)
+        and type(g) in _TENSORS
+        and g.dtype is torch.float32
+        and g.layout is torch.strided
+        and _PLAIN.issuperset(map(type, saved))
+        and g.device == saved[0].device
     )
 
 

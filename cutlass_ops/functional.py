@@ -84,11 +84,13 @@ def linear_gelu_softmax(
             fp16x3 = mode == "fp16x3"
             return dispatch.run_softmax_head(op, x, weight, bias, approximate, fp16x3, pairs)[0]
         return calls.linear_gelu_softmax(x, weight, bias, approximate, mode, pairs)
-    if trace_refuses_functions():
+    if not straight and trace_refuses_functions():
         return reference.linear_gelu_softmax(x, weight, bias, approximate=approximate)
     operands = (matrix(x), weight, bias, approximate, mode)
     if recompute:
         y = autograd_heads.recomputed_linear_gelu_softmax(*operands)
+    elif straight:
+        y, _ = autograd_heads.straight_linear_gelu_softmax(*operands)
     else:
         y, _ = autograd_heads.linear_gelu_softmax(*operands)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
@@ -163,24 +165,31 @@ def _pooled_head(
             options = (pairs, kernel_size, folded, scale, approximate, precision)
             return without_autocast(_pooled_head, x, weight, bias, *options)
         check_linear(op, x, weight, bias)
-    check_columns(op, weight.shape[0])
-    kernel_size = check_kernel_size(op, kernel_size, weight.shape[0])
+    n = weight.shape[0]
+    check_columns(op, n)
+    kernel_size = check_kernel_size(op, kernel_size, n)
     mode = _mode(op, x, precision)
-    if not needs_grad(x, weight, bias):
-        if straight:
-            width = int(kernel_size)  # a symbolic one cannot be looked up among the routes
+    grad = needs_grad(x, weight, bias)
+    if straight:
+        width = int(kernel_size)  # a symbolic one cannot be looked up among the plans
+        if not grad:
             fp16x3 = mode == "fp16x3"
             return dispatch.run_pooled_head(
                 op, x, weight, bias, width, scale, approximate, folded, fp16x3, pairs
             )
+        y = autograd_heads.straight_linear_avgpool_gelu_scale_max(
+            matrix(x), weight, bias, (width, scale, approximate, mode)
+        )
+    elif not grad:
         return calls.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size, scale, approximate, mode, folded, pairs
         )
-    if trace_refuses_functions():
+    elif trace_refuses_functions():
         return reference.linear_avgpool_gelu_scale_max(
             x, weight, bias, kernel_size=kernel_size, scale=scale, approximate=approximate
         )
-    y, *_ = autograd_heads.linear_avgpool_gelu_scale_max(
-        matrix(x), weight, bias, kernel_size, scale, approximate, mode
-    )
+    else:
+        y, *_ = autograd_heads.linear_avgpool_gelu_scale_max(
+            matrix(x), weight, bias, kernel_size, scale, approximate, mode
+        )
     return y if x.dim() == 2 else y.view(x.shape[:-1])

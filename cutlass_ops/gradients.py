@@ -15,7 +15,7 @@ from ._torch_private import (
     bare_apply,
     legacy_batched,
     transforms_active,
-    unwrap_dead_wrappers,
+    unwrap_if_dead,
 )
 from .reference import gelu_derivative
 
@@ -99,13 +99,27 @@ def spread_rows(folded: Tensor, kernel_size: int, rows: int) -> Tensor:
 def entry(function: type[Function]) -> Callable[..., Any]:
     """``function.apply`` for a function without default arguments, which ours all are: the quick
     form of it, but the whole for traces and functorch transforms."""
-    bare, unwrap = bare_apply(function), unwrap_dead_wrappers
+    bare, unwrap = bare_apply(function), unwrap_if_dead
     if bare is None or unwrap is None:
         return function.apply
 
     def apply(*args: Any) -> Any:
         if torch.compiler.is_compiling() or transforms_active():
             return function.apply(*args)
-        return bare(*unwrap(args))
+        return bare(*[unwrap(arg) if isinstance(arg, Tensor) else arg for arg in args])
+
+    return apply
+
+
+def straight_entry(function: type[Function]) -> Callable[..., Any]:
+    """``entry`` for a function of x, weight and bias, of which ``calls.straight`` holds, and of
+    options: there is neither a trace nor a transform to ask for."""
+    bare, unwrap = bare_apply(function), unwrap_if_dead
+    if bare is None or unwrap is None:
+        return function.apply
+
+    def apply(x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Any:
+        bias = None if bias is None else unwrap(bias)
+        return bare(unwrap(x), unwrap(weight), bias, *options)
 
     return apply

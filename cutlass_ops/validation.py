@@ -179,6 +179,8 @@ def check_approximate(op: str, approximate: str) -> None:
 
 def integer(op: str, name: str, value: object) -> int:
     """``value`` as an int; TypeError unless it is an integer of Python or NumPy, or symbolic."""
+    if type(value) is int:
+        return value
     if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
         return value  # type: ignore[return-value]
     if not isinstance(value, (bool, Tensor)):  # a bool is no number, a Tensor would synchronise

@@ -101,19 +101,31 @@ def cuda_training(
     """The same with the kernels, always on the folded weight, since backward reads it."""
     check_native(_TRAINING, precision, x.device)
     check_linear_shapes(_TRAINING, x, weight, bias)
-    n, k = weight.shape
-    check_kernel_size(_TRAINING, kernel_size, n)
+    check_kernel_size(_TRAINING, kernel_size, weight.shape[0])
     if not native(_TRAINING, x, weight, bias):
         return _plain_training(x, weight, bias, kernel_size, scale, approximate)
-    lead, rows = x.shape[:-1], unit_columns(x)
+    return run_training(x, weight, bias, kernel_size, scale, approximate, precision == "fp16x3")
+
+
+def run_training(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel_size: int,
+    scale: float,
+    approximate: str,
+    fp16x3: bool,
+) -> Training:
+    """``training`` on operands that the kernels take; below autograd."""
+    n, k = weight.shape
+    rows = unit_columns(x)
     m, windows = rows.shape[0], n // kernel_size
     check_sizes(_TRAINING, m, n, k)
-    y, slopes = empty(x, lead), empty(x, lead)
-    winners = torch.empty_like(y, dtype=torch.int32)
+    y = x.new_empty(m) if rows is x else empty(x, x.shape[:-1])
+    slopes, winners = torch.empty_like(y), torch.empty_like(y, dtype=torch.int32)
     folded = x.new_empty(windows if kernel_size > 1 else 0, k)
     weight, bias = unit_columns(weight), dense(bias)
     if m > 0:
-        fp16x3 = precision == "fp16x3"
         aligned = not fp16x3 or tma_rows(rows)
         gpu = plans.gpu(x.get_device())
         kernel, splits, elements = plans.winner_plan(
@@ -227,6 +239,24 @@ def cuda_gradients(
     needed = (need_x, need_weight, need_bias)
     if not native(_GRADIENTS, x, weight, grad, slopes):
         return gradients(grad, winners, slopes, x, weight, weight_rows, kernel_size, *needed)
+    found = run_gradients(grad, winners, slopes, x, weight, weight_rows, kernel_size, needed)
+    dx, dweight, dbias = (x.new_empty(0) if one is None else one for one in found)
+    return dx, dweight, dbias
+
+
+def run_gradients(
+    grad: Tensor,
+    winners: Tensor,
+    slopes: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    weight_rows: int,
+    kernel_size: int,
+    needed: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """``gradients`` on operands that the kernels take and that belong together; None for what is
+    not needed. Below autograd."""
+    need_x, need_weight, need_bias = needed
     rows, weight = unit_columns(x), unit_columns(weight)
     m, k = rows.shape
     dx = x.new_empty(m, k) if need_x else None
@@ -237,11 +267,7 @@ def cuda_gradients(
     _winner_gradients_native(
         grad.contiguous(), winners, slopes, rows, weight, kernel_size, memory, dx, dweight, dbias
     )
-    return (
-        x.new_empty(0) if dx is None else dx,
-        x.new_empty(0) if dweight is None else dweight,
-        x.new_empty(0) if dbias is None else dbias,
-    )
+    return dx, dweight, dbias
 
 
 def _fake_training(

@@ -17,7 +17,7 @@ NAMES = {
     "below_autograd": "torch._C._AutoDispatchBelowAutograd",
     "forward_levels": "torch.autograd.forward_ad._current_level",
     "legacy_batched": "torch._C._functorch.is_legacy_batchedtensor",
-    "unwrap_dead_wrappers": "torch._functorch.utils.unwrap_dead_wrappers",
+    "unwrap_if_dead": "torch._C._functorch.unwrap_if_dead",
 }
 
 # The names are gone while the package is imported only: torch itself needs them afterwards.
@@ -83,6 +83,6 @@ def test_this_torch_has_them_all() -> None:
     assert _torch_private.tracing_state() is None
     assert _torch_private.profiler_enabled() is False
     assert _torch_private.forward_levels._current_level == -1
-    assert _torch_private.unwrap_dead_wrappers is not None
+    assert _torch_private.unwrap_if_dead is not None
     assert _torch_private.below_autograd.__name__ == "_AutoDispatchBelowAutograd"
     assert _torch_private.bare_call(OPS.softmax.default) is not OPS.softmax.default
