@@ -44,13 +44,14 @@ SHAPES = (
     (40, 50, 8, 1, 0, 1),
     (0, 4, 8, 2, 1, 1),
     (6, 4, 0, 2, 1, 1),
+    (2000, 2, 4, 1, 0, 1),
     (2049, 3, 4, 2, 1, 1),
     (8193, 2, 4, 1, 0, 1),
 )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("wins", ["any", "one", "threes", "fours", "blocks"])
+@pytest.mark.parametrize("wins", ["any", "one", "threes", "fours", "blocks", "sparse"])
 @pytest.mark.parametrize("vectors", [False, True])
 def test_gradient_of_the_weight(
     vectors: bool, wins: str, shape: tuple[int, ...], kernels: ctypes.CDLL
@@ -67,6 +68,8 @@ def test_gradient_of_the_weight(
         "threes": rows // 3 % windows,
         "fours": rows // 4 % windows,
         "blocks": rows * windows // max(m, 1),
+        # as many terms as a window can have: in no slice enough for a run
+        "sparse": np.where(rows % kernels.slice_rows(m) < 3, 0, windows - 1),
     }[wins].astype(np.int32)
     grad, slopes = random.standard_normal((2, m)).astype(np.float32)
     _, x = aligned(m * k)

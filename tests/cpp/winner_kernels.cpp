@@ -28,6 +28,8 @@ void run(kernel::RunParams runs, kernel::SpreadTarget const& target, int shares)
 
 }  // namespace
 
+extern "C" int slice_rows(int rows) { return RunConfig::slice_rows(rows); }
+
 extern "C" int sums_of_runs(int rows) {
   int const slice_rows = RunConfig::slice_rows(rows);
   return int(ceil_div(rows, slice_rows)) * RunConfig::sums_of(slice_rows);

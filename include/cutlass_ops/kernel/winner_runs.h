@@ -22,13 +22,14 @@ struct RunFinder {
   int length[kRows];  ///< rows of the same window
   int end[kRows];     ///< of each run in the list: where the next begins
   int runs;
-  TermList list;
+  TermList<kRows> list;
 
   CUTLASS_OPS_DEVICE bool in_run(int row) const { return length[row] >= RunConfig::kLeastLength; }
 
   /// Called by the whole CTA, a thread a row; leaves the runs in the list, one after the other.
   /// Returns the number of this thread's run, if its row is the leader of one.
-  CUTLASS_OPS_DEVICE int find(Winners const& winners, std::int64_t begin, int rows) {
+  CUTLASS_OPS_DEVICE int find(Winners const& winners, TermSource const& source, std::int64_t begin,
+                              int rows) {
     int const mine = threadIdx.x;
     if (mine < rows) {
       window[mine] = winners.winners[begin + mine];
@@ -65,7 +66,7 @@ struct RunFinder {
       runs = all;
     }
     if (mine < rows && in_run(mine)) {
-      list.source[place] = int(begin + mine);
+      list.row[place] = source.row(int(begin + mine));
       list.factor[place] = coefficient[mine];
       if (leader[mine] == mine) {
         end[run] = place + length[mine];
@@ -98,6 +99,7 @@ struct RunFinder {
 template <int kVector>
 __global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 3) sum_runs(
     __grid_constant__ RunParams const params) {
+  constexpr int kInFlight = 8;
   __shared__ RunFinder finder;
   wait_for_predecessor();
   release_successor();
@@ -106,19 +108,17 @@ __global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 3) sum_runs(
   std::int64_t const begin = slice * params.slice_rows;
   int const rows = int(min(std::int64_t{params.slice_rows}, params.winners.rows - begin));
   std::int64_t const first_sum = slice * RunConfig::sums_of(params.slice_rows);
-  int const mine = finder.find(params.winners, begin, rows);
+  int const mine = finder.find(params.winners, params.source, begin, rows);
   if (tile == 0 && threadIdx.x < rows) {
     finder.write(params.terms, begin, mine, first_sum + mine);
   }
   TermSource const& source = params.source;
   int const column = (tile * WinnerGradientConfig::kThreads + int(threadIdx.x)) * kVector;
-  for (int run = 0; run < finder.runs; ++run) {
-    TermSum<kVector> sum;
-    sum.add(finder.list, run > 0 ? finder.end[run - 1] : 0, finder.end[run], source, column);
-    if (column < source.columns) {
-      epilogue::store_columns<kVector>(source.sums + (first_sum + run) * source.columns + column,
-                                       sum.columns, kVector, true);
-    }
+  for (int run = 0; column < source.columns && run < finder.runs; ++run) {
+    TermSum<kVector, kInFlight> sum;
+    sum.add(finder.list, run > 0 ? finder.end[run - 1] : 0, finder.end[run], column);
+    epilogue::store_columns<kVector>(source.sums + (first_sum + run) * source.columns + column,
+                                     sum.columns, kVector, true);
   }
 }
 

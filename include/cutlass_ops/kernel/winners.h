@@ -56,6 +56,10 @@ struct TermSource {
   std::int64_t x_stride;  ///< elements
   float* sums;            ///< [slices * RunConfig::sums_of(slice_rows), columns]
   int columns;
+
+  CUTLASS_OPS_HOST_DEVICE float const* row(int source) const {
+    return source >= 0 ? x + source * x_stride : sums + std::int64_t{~source} * columns;
+  }
 };
 
 struct RunParams {
@@ -77,12 +81,17 @@ struct ScatterParams {
 /// Rows that are summed at once where they share a window.
 struct RunConfig {
   static constexpr int kLeastLength = 4;
+  static constexpr int kLeastSlice = 64;
 
   static constexpr int sums_of(int slice_rows) { return slice_rows / kLeastLength; }
 
   /// A window has up to rows / slice_rows sums and some rows left: short lists of many rows need
   /// long slices.
-  static int slice_rows(int rows) { return rows <= 2048 ? 64 : rows <= 8192 ? 128 : 256; }
+  static int slice_rows(int rows) { return rows <= 2048 ? kLeastSlice : rows <= 8192 ? 128 : 256; }
+
+  /// Terms that a window has in so many rows, which are whole slices: rows that make no run, or the
+  /// sum of those that do, of each.
+  static constexpr int most_terms(int rows) { return rows / kLeastSlice * (kLeastLength - 1); }
 };
 
 struct SpreadTarget {
