@@ -112,31 +112,31 @@ void winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tens
   gemm::Problem const problem = problem_of(operands, x, weight);
   int const rows = problem.m;
   int const columns = problem.k;
-  kernel::Winners const source{operands.dense(grad, "grad", rows),
-                               indices(winners, "winners", rows, x),
-                               operands.dense(slopes, "slopes", rows), rows};
+  WinnerGradients call{};
+  call.winners = {operands.dense(grad, "grad", rows), indices(winners, "winners", rows, x),
+                  operands.dense(slopes, "slopes", rows), rows};
+  call.x = problem.x;
+  call.x_stride = problem.x_stride;
+  call.weight = problem.weight;
+  call.weight_stride = problem.weight_stride;
+  call.columns = columns;
   if (grad_x) {
-    check(run_gather_winners(
-        {source, problem.weight, problem.weight_stride,
-         operands.dense(*grad_x, "grad_x", std::int64_t{rows} * columns), columns, 0},
-        operands.stream()));
+    call.grad_x = operands.dense(*grad_x, "grad_x", std::int64_t{rows} * columns);
   }
-  if (!grad_weight && !grad_bias) {
-    return;
+  if (grad_weight || grad_bias) {
+    int const weight_rows = extent(grad_weight ? grad_weight->size(0) : grad_bias->size(0));
+    STD_TORCH_CHECK(kernel_size >= 1 && weight_rows / kernel_size == problem.n, problem.n,
+                    " windows of ", kernel_size, " rows are not those of ", weight_rows);
+    call.target = {grad_weight ? operands.dense(*grad_weight, "grad_weight",
+                                                std::int64_t{weight_rows} * columns)
+                               : nullptr,
+                   grad_bias ? operands.dense(*grad_bias, "grad_bias", weight_rows) : nullptr,
+                   weight_rows, int(kernel_size)};
+    call.memory =
+        operands.dense(memory, "memory", GradientMemory(rows, call.summed_columns()).elements);
+    STD_TORCH_CHECK(epilogue::is_aligned(call.memory), "memory must be 16-byte aligned");
   }
-  int const weight_rows = extent(grad_weight ? grad_weight->size(0) : grad_bias->size(0));
-  STD_TORCH_CHECK(kernel_size >= 1 && weight_rows / kernel_size == problem.n, problem.n,
-                  " windows of ", kernel_size, " rows are not those of ", weight_rows);
-  kernel::SpreadTarget const target{
-      grad_weight ? operands.dense(*grad_weight, "grad_weight", std::int64_t{weight_rows} * columns)
-                  : nullptr,
-      grad_bias ? operands.dense(*grad_bias, "grad_bias", weight_rows) : nullptr, weight_rows,
-      int(kernel_size)};
-  int const summed = grad_weight ? columns : 0;  // for the bias alone x is not read
-  float* const place = operands.dense(memory, "memory", GradientMemory(rows, summed).elements);
-  STD_TORCH_CHECK(epilogue::is_aligned(place), "memory must be 16-byte aligned");
-  check(run_scatter_winners(source, problem.x, problem.x_stride, summed, target, place,
-                            operands.stream()));
+  check(run_winner_gradients(call, operands.stream()));
 }
 
 ProductCall product_of(Operands const& operands, Tensor const& a, bool a_transposed,

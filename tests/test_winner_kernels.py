@@ -1,4 +1,4 @@
-"""The kernels of op B's gradient of the weight, on the host: a thread for each one of a CTA."""
+"""The kernels of op B's gradient, on the host: a thread for each one of a CTA."""
 
 from __future__ import annotations
 
@@ -50,11 +50,19 @@ SHAPES = (
 )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("wins", ["any", "one", "threes", "fours", "blocks", "sparse"])
+WINS = ("any", "one", "threes", "fours", "blocks", "sparse")
+# The gradient of x only where rows are few: there is a CTA for every four of them, and its threads
+# are started one by one.
+CASES = (
+    *((wins, shape, "all" if shape[0] <= 200 else "weight") for wins in WINS for shape in SHAPES),
+    *(("any", (64, 6, 132, 4, 3, 3), needed) for needed in ("x", "weight")),
+)
+
+
+@pytest.mark.parametrize(("wins", "shape", "needed"), CASES, ids=str)
 @pytest.mark.parametrize("vectors", [False, True])
-def test_gradient_of_the_weight(
-    vectors: bool, wins: str, shape: tuple[int, ...], kernels: ctypes.CDLL
+def test_gradients(
+    vectors: bool, wins: str, shape: tuple[int, ...], needed: str, kernels: ctypes.CDLL
 ) -> None:
     """Against float64, and nothing is written but what is to be."""
     m, windows, k, kernel_size, rest, shares = shape
@@ -72,27 +80,41 @@ def test_gradient_of_the_weight(
         "sparse": np.where(rows % kernels.slice_rows(m) < 3, 0, windows - 1),
     }[wins].astype(np.int32)
     grad, slopes = random.standard_normal((2, m)).astype(np.float32)
-    _, x = aligned(m * k)
+    (_, x), (_, windows_of) = aligned(m * k), aligned(windows * k)
     x[:] = random.standard_normal(m * k)
+    windows_of[:] = random.standard_normal(windows * k)
     weight_rows = windows * kernel_size + rest
-    sizes = (kernels.sums_of_runs(m) * k, 2 * m, weight_rows * k, weight_rows)
+    sizes = (kernels.sums_of_runs(m) * k, 2 * m, m * k, weight_rows * k, weight_rows)
     floats = [aligned(size) for size in sizes]
     integers = aligned(2 * m, np.int32)
-    (_, sums), (_, numbers), (_, weight), (_, bias) = floats
-    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (grad, winners, slopes, x)]
-    outputs = [
-        ctypes.c_void_p(array.ctypes.data) for array in (sums, integers[1], numbers, weight, bias)
+    (_, sums), (_, numbers), (_, grad_x), (_, weight), (_, bias) = floats
+    inputs = [
+        ctypes.c_void_p(array.ctypes.data) for array in (grad, winners, slopes, x, windows_of)
     ]
+    outputs = [ctypes.c_void_p(array.ctypes.data) for array in (sums, integers[1], numbers)]
+    of_x = ctypes.c_void_p(grad_x.ctypes.data) if needed != "weight" else None
+    of_weight = [ctypes.c_void_p(array.ctypes.data) for array in (weight, bias)]
+    if needed == "x":
+        shares = 0
     kernels.winner_gradients(
-        *pointers, m, k, weight_rows, kernel_size, shares, ctypes.c_bool(vectors), *outputs
-    )
+        *inputs, m, k, weight_rows, kernel_size, shares, ctypes.c_bool(vectors), *outputs, of_x,
+        *of_weight,
+    )  # fmt: skip
     coefficient = (grad * slopes).astype(np.float64)
     expected = np.zeros((windows, k))
     np.add.at(expected, winners, coefficient[:, None] * x.reshape(m, k))
     of_bias = np.bincount(winners, coefficient, windows)
     tolerance = 1e-6 * max(m, 1)
+    if needed == "weight":
+        assert is_poison(grad_x)
+    else:
+        products = coefficient[:, None] * windows_of.reshape(windows, k)[winners]
+        np.testing.assert_allclose(grad_x.reshape(m, k), products, rtol=1e-6)
     kept = windows * kernel_size
     for found, truth in ((weight.reshape(weight_rows, k), expected), (bias, of_bias)):
+        if needed == "x":
+            assert is_poison(found)
+            continue
         spread = np.repeat(truth / kernel_size, kernel_size, axis=0)
         np.testing.assert_allclose(found[:kept], spread, rtol=1e-5, atol=tolerance)
         assert not found[kept:].any()

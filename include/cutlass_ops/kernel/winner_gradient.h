@@ -1,5 +1,5 @@
-// The gradients of a linear layer of which one output per row, the winner, has a gradient: gathers
-// and sums of rows, in place of two products with a matrix that is almost all zeros.
+// The gradient of the weight and bias of a linear layer of which one output per row, the winner,
+// has a gradient: sums of rows, in place of a product with a matrix that is almost all zeros.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,6 @@
 
 namespace cutlass_ops {
 namespace kernel {
-
-/// out[i] = coefficient(i) * weight[winners[i]]; the gradient of x.
-template <int kVector>
-__global__ void __launch_bounds__(WinnerGradientConfig::kThreads) gather_winners(
-    __grid_constant__ GatherParams const params) {
-  constexpr int kColumns = WinnerGradientConfig::kThreads * kVector;
-  wait_for_predecessor();
-  release_successor();
-  std::int64_t const items = std::int64_t{params.winners.rows} * params.column_tiles;
-  for (std::int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-    std::int64_t const row = item / params.column_tiles;
-    int const column = int(item % params.column_tiles) * kColumns + int(threadIdx.x) * kVector;
-    if (column < params.columns) {
-      float const coefficient = params.winners.coefficient(row);
-      float const* const from =
-          params.weight + params.winners.winners[row] * params.weight_stride + column;
-      auto const w = epilogue::load_columns<kVector>(from, kVector, true);
-      auto const y = epilogue::map(w, [&](float value) { return coefficient * value; });
-      epilogue::store_columns<kVector>(params.out + row * params.columns + column, y, kVector,
-                                       true);
-    }
-  }
-}
 
 struct ScatterConfig {
   static constexpr int kThreads = WinnerGradientConfig::kThreads;

@@ -32,7 +32,6 @@ struct Winners {
 };
 
 struct GatherParams {
-  Winners winners;
   float const* weight;         ///< [windows, columns]
   std::int64_t weight_stride;  ///< elements
   float* out;                  ///< [rows, columns], contiguous
@@ -63,11 +62,18 @@ struct TermSource {
 };
 
 struct RunParams {
-  Winners winners;
   WinnerTerms terms;
   TermSource source;
   int column_tiles;
   int slice_rows;  ///< neighbours among which runs are looked for, up to the threads of a CTA
+};
+
+/// Of the kernel that sums runs and gathers rows.
+struct WinnerRowParams {
+  Winners winners;
+  RunParams runs;
+  GatherParams gather;
+  int run_ctas;  ///< the first of the grid; the others gather
 };
 
 struct ScatterParams {
