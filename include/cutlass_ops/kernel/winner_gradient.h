@@ -14,8 +14,9 @@ namespace kernel {
 
 struct ScatterConfig {
   static constexpr int kThreads = WinnerGradientConfig::kThreads;
-  static constexpr int kCtasPerSm = 6;  ///< most do nothing but wait once, and write
-  static constexpr int kInFlight = 4;   ///< rows: there are no registers for more
+  static constexpr int kInFlight = 4;   ///< rows; most windows have none, and their CTAs just write
+  static constexpr int kCtasPerSm = 4;  ///< five come, with 48 registers; asked for, they are
+                                        ///< compiled with waits between the four loads
   static constexpr int kRowsPerThread = 4;
   static constexpr int kRows = kThreads * kRowsPerThread;  ///< looked at together
   static constexpr int kMostTerms = RunConfig::most_terms(kRows);
