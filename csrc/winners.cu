@@ -23,13 +23,21 @@ Status launch_argmax(kernel::RowArgmaxParams const& params, cudaStream_t stream)
       params);
 }
 
-template <class Activation>
+template <class Activation, int kWidth>
 Status choose_argmax(kernel::RowArgmaxParams const& params, cudaStream_t stream) {
   // A warp has some 32 columns a lane then.
   constexpr int kLongRow = 1024;
-  return params.columns > kLongRow
-             ? launch_argmax<kernel::RowArgmaxConfig<256>, Activation>(params, stream)
-             : launch_argmax<kernel::RowArgmaxConfig<32>, Activation>(params, stream);
+  return params.source.columns > kLongRow
+             ? launch_argmax<kernel::RowArgmaxConfig<256, kWidth>, Activation>(params, stream)
+             : launch_argmax<kernel::RowArgmaxConfig<32, kWidth>, Activation>(params, stream);
+}
+
+template <class Activation>
+Status choose_argmax(kernel::RowArgmaxParams const& params, cudaStream_t stream) {
+  bool const vectorized =
+      params.source.vectorized && params.bias.vectorized && params.source.columns % 4 == 0;
+  return vectorized ? choose_argmax<Activation, 4>(params, stream)
+                    : choose_argmax<Activation, 1>(params, stream);
 }
 
 /// At least one: a weight without columns may have a bias all the same.

@@ -11,7 +11,7 @@
 
 namespace cutlass_ops {
 
-/// values, winners and slopes of each row of h.
+/// values, winners and slopes of each row of h = source + bias.
 Status run_row_argmax(kernel::RowArgmaxParams const& params, Activation activation,
                       cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-"""The kernels of op B's gradient, on the host: a thread for each one of a CTA."""
+"""The kernels that train op B, on the host: a thread for each one of a CTA."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import ctypes
 
 import numpy as np
 import pytest
+import torch
 from programs import compile_for_host
+
+from cutlass_ops.winners import winner_of
 
 GUARD = 4
 
@@ -119,3 +122,58 @@ def test_gradients(
         np.testing.assert_allclose(found[:kept], spread, rtol=1e-5, atol=tolerance)
         assert not found[kept:].any()
     assert all(untouched_around(*pair) for pair in (*floats, integers))
+
+
+def address(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+# Columns: one, no multiple of four, a row that fills a thread's fragments, one that does not.
+@pytest.mark.parametrize("columns", [1, 31, 512, 1100, 5000])
+@pytest.mark.parametrize("splits", [1, 3, 4, 13])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("cta_a_row", [False, True])
+def test_row_argmax(
+    cta_a_row: bool, vectors: bool, has_bias: bool, splits: int, columns: int, kernels: ctypes.CDLL
+) -> None:
+    """Of what partial matrices and the bias add up to, in this order. The first of equals, the
+    first NaN, infinities; memory beside the rows is NaN."""
+    if vectors and columns % 4 != 0:
+        pytest.skip("rows of another length have no vectors")
+    rows, scale = 11, 1.5
+    random = np.random.default_rng(columns + splits)
+    row_stride = columns + 4
+    split_stride = rows * row_stride
+    _, memory = aligned(splits * split_stride)
+    parts = memory.reshape(splits, rows, row_stride)[:, :, :columns]
+    parts[:] = random.standard_normal(parts.shape)
+    _, bias = aligned(columns)
+    bias[:] = random.standard_normal(columns)
+    parts[:, 1] = 2.0  # equal but for the bias
+    if splits > 1:  # which is lost where it comes before the last of these
+        parts[:, 1], parts[0, 1], parts[-1, 1] = 0.0, 1e8, -1e8
+    parts[-1, 2, columns // 2 :] = np.nan
+    parts[0, 3] = np.inf
+    parts[0, 4, columns - 1] = -60.0
+    parts[-1, 5, columns // 3] = -np.inf
+    h = parts[0].copy()
+    for part in parts[1:]:
+        h += part
+    if has_bias:
+        h += bias
+    (around, values), (_, slopes) = aligned(rows), aligned(rows)
+    around_index, index = aligned(rows, np.int32)
+    kernels.row_argmax(
+        address(memory), row_stride, splits, split_stride, address(bias) if has_bias else None,
+        rows, columns, ctypes.c_float(scale), 1 if columns % 2 else 2, ctypes.c_bool(cta_a_row),
+        ctypes.c_bool(vectors), address(values), address(index), address(slopes),
+    )  # fmt: skip
+    y, expected, _ = winner_of(torch.from_numpy(h).double(), scale, "none")
+    np.testing.assert_array_equal(index, expected)
+    at = h[np.arange(rows), index]
+    np.testing.assert_allclose(values, y, rtol=2e-5, atol=1e-7)
+    _, _, truth = winner_of(torch.from_numpy(at).double()[:, None], scale, "none")
+    np.testing.assert_allclose(slopes, truth, rtol=1e-5, atol=1e-6)
+    assert untouched_around(around, values)
+    assert untouched_around(around_index, index)

@@ -1,8 +1,10 @@
-// The kernels of op B's gradient of the weight, for tests/test_winner_kernels.py: the very code
-// that runs on the GPU.
+// The kernels that train op B, for tests/test_winner_kernels.py: the very code that runs on the
+// GPU.
 #include "host_cta.h"
 
 #include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/epilogue/gelu.h"
+#include "cutlass_ops/kernel/row_argmax.h"
 #include "cutlass_ops/kernel/winner_gradient.h"
 #include "cutlass_ops/kernel/winner_rows.h"
 
@@ -35,7 +37,32 @@ void run(kernel::WinnerRowParams params, kernel::SpreadTarget const& target, int
   }
 }
 
+template <int kThreadsPerRow, int kWidth>
+void run_argmax(kernel::RowArgmaxParams const& params, int ctas) {
+  using Config = kernel::RowArgmaxConfig<kThreadsPerRow, kWidth>;
+  host_cta::run_grid(ctas, Config::kThreads,
+                     [&] { kernel::row_argmax<Config, epilogue::Gelu>(params); });
+}
+
 }  // namespace
+
+extern "C" void row_argmax(float const* parts, int row_stride, int splits, int split_stride,
+                           float const* bias, int rows, int columns, float scale, int ctas,
+                           bool cta_a_row, bool vectors, float* values, int* winners,
+                           float* slopes) {
+  kernel::RowArgmaxParams const params{{parts, columns, row_stride, splits, split_stride, vectors},
+                                       {bias, columns, vectors},
+                                       rows,
+                                       scale,
+                                       values,
+                                       winners,
+                                       slopes};
+  if (cta_a_row) {
+    vectors ? run_argmax<256, 4>(params, ctas) : run_argmax<256, 1>(params, ctas);
+  } else {
+    vectors ? run_argmax<32, 4>(params, ctas) : run_argmax<32, 1>(params, ctas);
+  }
+}
 
 extern "C" int slice_rows(int rows) { return RunConfig::slice_rows(rows); }
 

@@ -3,16 +3,18 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/epilogue/bias.h"
 #include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/epilogue/matrix_source.h"
 
 namespace cutlass_ops {
 namespace kernel {
 
+/// Of h = source + bias.
 struct RowArgmaxParams {
-  float const* h;           ///< [rows, columns]
-  std::int64_t row_stride;  ///< elements
+  epilogue::MatrixSource source;
+  epilogue::Bias bias;
   int rows;
-  int columns;
   float scale;
   float* values;  ///< [rows]: the maximum
   int* winners;   ///< [rows]: the first column that has it
