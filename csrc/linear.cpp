@@ -50,6 +50,12 @@ Status repair_linear(Epilogue const& epilogue, LinearCall const& call) {
   return takes_halves(call.plan.kernel) ? epilogue.refine(call) : Status{};
 }
 
+epilogue::MatrixSource partial_matrices(LinearCall const& call) {
+  gemm::Problem const& problem = call.problem;
+  return epilogue::MatrixSource::make(call.workspace, problem.n, problem.n, call.plan.splits,
+                                      std::int64_t{problem.m} * problem.n);
+}
+
 Status run_linear(Epilogue const& epilogue, LinearCall const& call) {
   if (call.plan.direct) {
     return epilogue.run_gemm(call);
@@ -61,8 +67,7 @@ Status run_linear(Epilogue const& epilogue, LinearCall const& call) {
   }
   std::int64_t const elements = std::int64_t{problem.m} * problem.n;
   MatrixCall matrix{};
-  matrix.source = epilogue::MatrixSource::make(call.workspace, problem.n, problem.n,
-                                               call.plan.splits, elements);
+  matrix.source = partial_matrices(call);
   matrix.rows = problem.m;
   matrix.arguments = call.arguments;
   matrix.workspace = call.workspace + call.plan.splits * elements;

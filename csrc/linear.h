@@ -10,6 +10,9 @@ namespace cutlass_ops {
 /// stream-K alone, unless they lie there.
 Status run_partial_gemm(LinearCall const& call, float* partials);
 
+/// Those of a plan that is not direct, in its workspace.
+epilogue::MatrixSource partial_matrices(LinearCall const& call);
+
 /// The halves that the plan's kernel wants, if it does: those of x, and, unless the call has them,
 /// those of the weight or of what `weight` says.
 Status make_pairs(LinearCall& call, SplitTask weight = {});

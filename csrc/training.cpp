@@ -32,10 +32,13 @@ struct WinnerOutputs {
   Tensor slopes;
 };
 
-void find_winners(Operands const& operands, epilogue::MatrixSource const& h, int rows,
-                  Activation activation, double scale, WinnerOutputs const& out) {
-  STD_TORCH_CHECK(h.columns > 0, "the maximum needs at least one column");
-  check(run_row_argmax({h.data, h.row_stride, rows, h.columns, float(scale),
+/// Of h = source + bias.
+void find_winners(Operands const& operands, epilogue::MatrixSource const& source,
+                  epilogue::Arguments const& arguments, int rows, Activation activation,
+                  double scale, WinnerOutputs const& out) {
+  STD_TORCH_CHECK(source.columns > 0, "the maximum needs at least one column");
+  epilogue::Reader reader(arguments);
+  check(run_row_argmax({source, epilogue::Bias::make(reader, source.columns), rows, float(scale),
                         operands.dense(out.values, "values", rows),
                         indices(out.winners, "winners", rows, out.values),
                         operands.dense(out.slopes, "slopes", rows)},
@@ -45,7 +48,7 @@ void find_winners(Operands const& operands, epilogue::MatrixSource const& h, int
 void row_argmax(Tensor h, std::string activation, double scale, Tensor values, Tensor winners,
                 Tensor slopes) {
   Operands const operands(h);
-  find_winners(operands, matrix_of(operands, h), extent(h.size(0)), activation_of(activation),
+  find_winners(operands, matrix_of(operands, h), {}, extent(h.size(0)), activation_of(activation),
                scale, {values, winners, slopes});
 }
 
@@ -88,10 +91,17 @@ void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::st
   task.call.workspace = first + parts.workspace;
   task.call.out = first;
   check(make_pairs(task.call));
-  check(run_linear(task.epilogue, task.call));
-  check(repair_linear(task.epilogue, task.call));
-  find_winners(operands, epilogue::MatrixSource::make(first, problem.n, problem.n), problem.m,
-               activation_of(activation), scale, {values, winners, slopes});
+  WinnerOutputs const outputs{values, winners, slopes};
+  if (task.call.plan.direct || takes_halves(task.call.plan.kernel)) {
+    check(run_linear(task.epilogue, task.call));
+    check(repair_linear(task.epilogue, task.call));
+    find_winners(operands, epilogue::MatrixSource::make(first, problem.n, problem.n), {}, problem.m,
+                 activation_of(activation), scale, outputs);
+  } else {  // nothing is repaired, and h need not be written
+    check(run_partial_gemm(task.call, task.call.workspace));
+    find_winners(operands, partial_matrices(task.call), task.call.arguments, problem.m,
+                 activation_of(activation), scale, outputs);
+  }
   if (folded) {
     whole.call.out = operands.dense(values, "values", problem.m);
     check(whole.epilogue.refine(whole.call));
@@ -112,31 +122,31 @@ void winner_gradients(Tensor grad, Tensor winners, Tensor slopes, Tensor x, Tens
   gemm::Problem const problem = problem_of(operands, x, weight);
   int const rows = problem.m;
   int const columns = problem.k;
-  kernel::Winners const source{operands.dense(grad, "grad", rows),
-                               indices(winners, "winners", rows, x),
-                               operands.dense(slopes, "slopes", rows), rows};
+  WinnerGradients call{};
+  call.winners = {operands.dense(grad, "grad", rows), indices(winners, "winners", rows, x),
+                  operands.dense(slopes, "slopes", rows), rows};
+  call.x = problem.x;
+  call.x_stride = problem.x_stride;
+  call.weight = problem.weight;
+  call.weight_stride = problem.weight_stride;
+  call.columns = columns;
   if (grad_x) {
-    check(run_gather_winners(
-        {source, problem.weight, problem.weight_stride,
-         operands.dense(*grad_x, "grad_x", std::int64_t{rows} * columns), columns, 0},
-        operands.stream()));
+    call.grad_x = operands.dense(*grad_x, "grad_x", std::int64_t{rows} * columns);
   }
-  if (!grad_weight && !grad_bias) {
-    return;
+  if (grad_weight || grad_bias) {
+    int const weight_rows = extent(grad_weight ? grad_weight->size(0) : grad_bias->size(0));
+    STD_TORCH_CHECK(kernel_size >= 1 && weight_rows / kernel_size == problem.n, problem.n,
+                    " windows of ", kernel_size, " rows are not those of ", weight_rows);
+    call.target = {grad_weight ? operands.dense(*grad_weight, "grad_weight",
+                                                std::int64_t{weight_rows} * columns)
+                               : nullptr,
+                   grad_bias ? operands.dense(*grad_bias, "grad_bias", weight_rows) : nullptr,
+                   weight_rows, int(kernel_size)};
+    call.memory =
+        operands.dense(memory, "memory", GradientMemory(rows, call.summed_columns()).elements);
+    STD_TORCH_CHECK(epilogue::is_aligned(call.memory), "memory must be 16-byte aligned");
   }
-  int const weight_rows = extent(grad_weight ? grad_weight->size(0) : grad_bias->size(0));
-  STD_TORCH_CHECK(kernel_size >= 1 && weight_rows / kernel_size == problem.n, problem.n,
-                  " windows of ", kernel_size, " rows are not those of ", weight_rows);
-  kernel::SpreadTarget const target{
-      grad_weight ? operands.dense(*grad_weight, "grad_weight", std::int64_t{weight_rows} * columns)
-                  : nullptr,
-      grad_bias ? operands.dense(*grad_bias, "grad_bias", weight_rows) : nullptr, weight_rows,
-      int(kernel_size)};
-  int const summed = grad_weight ? columns : 0;  // for the bias alone x is not read
-  float* const place = operands.dense(memory, "memory", GradientMemory(rows, summed).elements);
-  STD_TORCH_CHECK(epilogue::is_aligned(place), "memory must be 16-byte aligned");
-  check(run_scatter_winners(source, problem.x, problem.x_stride, summed, target, place,
-                            operands.stream()));
+  check(run_winner_gradients(call, operands.stream()));
 }
 
 ProductCall product_of(Operands const& operands, Tensor const& a, bool a_transposed,

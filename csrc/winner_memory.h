@@ -10,8 +10,8 @@
 
 namespace cutlass_ops {
 
-/// That of forward: the linear part, of means of W, [rows, windows]; the means of the bias; then
-/// the workspace.
+/// That of forward: the linear part, of means of W, [rows, windows], which stays unused where its
+/// partial matrices are read as they are; the means of the bias; then the workspace.
 struct WinnerMemory {
   std::int64_t bias, workspace, elements;  ///< where they begin, on a line of L2; and the end
 

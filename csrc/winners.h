@@ -3,22 +3,36 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "cutlass_ops/kernel/winners.h"
 #include "cutlass_ops/status.h"
 #include "row_kernels.h"
 
 namespace cutlass_ops {
 
-/// values, winners and slopes of each row of h.
+/// values, winners and slopes of each row of h = source + bias.
 Status run_row_argmax(kernel::RowArgmaxParams const& params, Activation activation,
                       cudaStream_t stream);
 
-/// out[rows, columns]: the gradient of x. `column_tiles` is filled in.
-Status run_gather_winners(kernel::GatherParams params, cudaStream_t stream);
+/// What the gradients are made of, and where they go: those that are not wanted are nullptr.
+struct WinnerGradients {
+  kernel::Winners winners;
+  float const* x;  ///< [rows, columns]
+  std::int64_t x_stride;
+  float const* weight;  ///< [windows, columns]
+  std::int64_t weight_stride;
+  int columns;
+  float* grad_x;                ///< [rows, columns], contiguous
+  kernel::SpreadTarget target;  ///< those of the weight and bias
+  float* memory;                ///< of GradientMemory, for these
 
-/// The gradients in `target`, from x, or from the coefficients alone. `memory`: of GradientMemory.
-Status run_scatter_winners(kernel::Winners const& winners, float const* x, std::int64_t x_stride,
-                           int columns, kernel::SpreadTarget const& target, float* memory,
-                           cudaStream_t stream);
+  bool sums() const { return target.weight != nullptr || target.bias != nullptr; }
+
+  /// For the bias alone x is not read.
+  int summed_columns() const { return target.weight != nullptr ? columns : 0; }
+};
+
+Status run_winner_gradients(WinnerGradients const& call, cudaStream_t stream);
 
 }  // namespace cutlass_ops

@@ -1,4 +1,4 @@
-"""The kernels of op B's gradient of the weight, on the host: a thread for each one of a CTA."""
+"""The kernels that train op B, on the host: a thread for each one of a CTA."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import ctypes
 
 import numpy as np
 import pytest
+import torch
 from programs import compile_for_host
+
+from cutlass_ops.winners import winner_of
 
 GUARD = 4
 
@@ -44,16 +47,25 @@ SHAPES = (
     (40, 50, 8, 1, 0, 1),
     (0, 4, 8, 2, 1, 1),
     (6, 4, 0, 2, 1, 1),
+    (2000, 2, 4, 1, 0, 1),
     (2049, 3, 4, 2, 1, 1),
     (8193, 2, 4, 1, 0, 1),
 )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("wins", ["any", "one", "threes", "fours", "blocks"])
+WINS = ("any", "one", "threes", "fours", "blocks", "sparse")
+# The gradient of x only where rows are few: there is a CTA for every four of them, and its threads
+# are started one by one.
+CASES = (
+    *((wins, shape, "all" if shape[0] <= 200 else "weight") for wins in WINS for shape in SHAPES),
+    *(("any", (64, 6, 132, 4, 3, 3), needed) for needed in ("x", "weight")),
+)
+
+
+@pytest.mark.parametrize(("wins", "shape", "needed"), CASES, ids=str)
 @pytest.mark.parametrize("vectors", [False, True])
-def test_gradient_of_the_weight(
-    vectors: bool, wins: str, shape: tuple[int, ...], kernels: ctypes.CDLL
+def test_gradients(
+    vectors: bool, wins: str, shape: tuple[int, ...], needed: str, kernels: ctypes.CDLL
 ) -> None:
     """Against float64, and nothing is written but what is to be."""
     m, windows, k, kernel_size, rest, shares = shape
@@ -67,30 +79,101 @@ def test_gradient_of_the_weight(
         "threes": rows // 3 % windows,
         "fours": rows // 4 % windows,
         "blocks": rows * windows // max(m, 1),
+        # as many terms as a window can have: in no slice enough for a run
+        "sparse": np.where(rows % kernels.slice_rows(m) < 3, 0, windows - 1),
     }[wins].astype(np.int32)
     grad, slopes = random.standard_normal((2, m)).astype(np.float32)
-    _, x = aligned(m * k)
+    (_, x), (_, windows_of) = aligned(m * k), aligned(windows * k)
     x[:] = random.standard_normal(m * k)
+    windows_of[:] = random.standard_normal(windows * k)
     weight_rows = windows * kernel_size + rest
-    sizes = (kernels.sums_of_runs(m) * k, 2 * m, weight_rows * k, weight_rows)
+    sizes = (kernels.sums_of_runs(m) * k, 2 * m, m * k, weight_rows * k, weight_rows)
     floats = [aligned(size) for size in sizes]
     integers = aligned(2 * m, np.int32)
-    (_, sums), (_, numbers), (_, weight), (_, bias) = floats
-    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (grad, winners, slopes, x)]
-    outputs = [
-        ctypes.c_void_p(array.ctypes.data) for array in (sums, integers[1], numbers, weight, bias)
+    (_, sums), (_, numbers), (_, grad_x), (_, weight), (_, bias) = floats
+    inputs = [
+        ctypes.c_void_p(array.ctypes.data) for array in (grad, winners, slopes, x, windows_of)
     ]
+    outputs = [ctypes.c_void_p(array.ctypes.data) for array in (sums, integers[1], numbers)]
+    of_x = ctypes.c_void_p(grad_x.ctypes.data) if needed != "weight" else None
+    of_weight = [ctypes.c_void_p(array.ctypes.data) for array in (weight, bias)]
+    if needed == "x":
+        shares = 0
     kernels.winner_gradients(
-        *pointers, m, k, weight_rows, kernel_size, shares, ctypes.c_bool(vectors), *outputs
-    )
+        *inputs, m, k, weight_rows, kernel_size, shares, ctypes.c_bool(vectors), *outputs, of_x,
+        *of_weight,
+    )  # fmt: skip
     coefficient = (grad * slopes).astype(np.float64)
     expected = np.zeros((windows, k))
     np.add.at(expected, winners, coefficient[:, None] * x.reshape(m, k))
     of_bias = np.bincount(winners, coefficient, windows)
     tolerance = 1e-6 * max(m, 1)
+    if needed == "weight":
+        assert is_poison(grad_x)
+    else:
+        products = coefficient[:, None] * windows_of.reshape(windows, k)[winners]
+        np.testing.assert_allclose(grad_x.reshape(m, k), products, rtol=1e-6)
     kept = windows * kernel_size
     for found, truth in ((weight.reshape(weight_rows, k), expected), (bias, of_bias)):
+        if needed == "x":
+            assert is_poison(found)
+            continue
         spread = np.repeat(truth / kernel_size, kernel_size, axis=0)
         np.testing.assert_allclose(found[:kept], spread, rtol=1e-5, atol=tolerance)
         assert not found[kept:].any()
     assert all(untouched_around(*pair) for pair in (*floats, integers))
+
+
+def address(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+# Columns: one, no multiple of four, a row that fills a thread's fragments, one that does not.
+@pytest.mark.parametrize("columns", [1, 31, 512, 1100, 5000])
+@pytest.mark.parametrize("splits", [1, 3, 4, 13])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("cta_a_row", [False, True])
+def test_row_argmax(
+    cta_a_row: bool, vectors: bool, has_bias: bool, splits: int, columns: int, kernels: ctypes.CDLL
+) -> None:
+    """Of what partial matrices and the bias add up to, in this order. The first of equals, the
+    first NaN, infinities; memory beside the rows is NaN."""
+    if vectors and columns % 4 != 0:
+        pytest.skip("rows of another length have no vectors")
+    rows, scale = 11, 1.5
+    random = np.random.default_rng(columns + splits)
+    row_stride = columns + 4
+    split_stride = rows * row_stride
+    _, memory = aligned(splits * split_stride)
+    parts = memory.reshape(splits, rows, row_stride)[:, :, :columns]
+    parts[:] = random.standard_normal(parts.shape)
+    _, bias = aligned(columns)
+    bias[:] = random.standard_normal(columns)
+    parts[:, 1] = 2.0  # equal but for the bias
+    if splits > 1:  # which is lost where it comes before the last of these
+        parts[:, 1], parts[0, 1], parts[-1, 1] = 0.0, 1e8, -1e8
+    parts[-1, 2, columns // 2 :] = np.nan
+    parts[0, 3] = np.inf
+    parts[0, 4, columns - 1] = -60.0
+    parts[-1, 5, columns // 3] = -np.inf
+    h = parts[0].copy()
+    for part in parts[1:]:
+        h += part
+    if has_bias:
+        h += bias
+    (around, values), (_, slopes) = aligned(rows), aligned(rows)
+    around_index, index = aligned(rows, np.int32)
+    kernels.row_argmax(
+        address(memory), row_stride, splits, split_stride, address(bias) if has_bias else None,
+        rows, columns, ctypes.c_float(scale), 1 if columns % 2 else 2, ctypes.c_bool(cta_a_row),
+        ctypes.c_bool(vectors), address(values), address(index), address(slopes),
+    )  # fmt: skip
+    y, expected, _ = winner_of(torch.from_numpy(h).double(), scale, "none")
+    np.testing.assert_array_equal(index, expected)
+    at = h[np.arange(rows), index]
+    np.testing.assert_allclose(values, y, rtol=2e-5, atol=1e-7)
+    _, _, truth = winner_of(torch.from_numpy(at).double()[:, None], scale, "none")
+    np.testing.assert_allclose(slopes, truth, rtol=1e-5, atol=1e-6)
+    assert untouched_around(around, values)
+    assert untouched_around(around_index, index)

@@ -7,15 +7,16 @@ import math
 
 import pytest
 import torch
-from fake_kernels import LEADS, Kernels, agree, operands
+from fake_kernels import LEADS, Kernels, agree, operands, workspace_of
 from fused import linear_like, mode_on, pool_max_op, run_opcheck, same_bits
-from native import OPS, guarded, guards_are_intact, needs_binary
+from native import KERNELS, OPS, guarded, guards_are_intact, needs_binary
 from oracle import gelu_exact
 from strategies import at_offset
 from torch import Tensor
 from torch.testing import assert_close
 
 from cutlass_ops import winners
+from cutlass_ops.epilogues import pooled_name
 
 TRAINING = OPS.linear_avgpool_gelu_scale_max_training
 
@@ -293,6 +294,34 @@ def test_row_argmax(activation: str, n: int, gpu: str) -> None:
     ours = winners.winner_of(value_there[:, None], -1.5, approximate)
     assert_close(ours[0], y, rtol=1e-6, atol=1e-7, equal_nan=True)
     assert_close(both[1].cpu().double(), ours[2], rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@needs_binary
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("kernel_size", [1, 4])
+@pytest.mark.parametrize("splits", [1, 2, 5])
+@pytest.mark.parametrize("name", ["skinny", "simt_64x64x8"])
+def test_winners_of_partial_matrices(
+    name: str, splits: int, kernel_size: int, has_bias: bool, gpu: str
+) -> None:
+    """The maximum is taken of what the partial matrices add up to, or of h, as the plan leaves it;
+    memory holds NaN before."""
+    m, windows, k, kernel = 37, 36, 96, KERNELS.index(name)
+    x, weight, bias = linear_like(m, windows * kernel_size, k, gpu)
+    workspace = workspace_of("identity", (), (m, windows, k), kernel, splits, False)
+    memory = x.new_full((OPS._winner_memory(m, windows, workspace),), math.nan)
+    folded = x.new_empty(windows, k) if kernel_size > 1 else None
+    y, slopes = x.new_empty(2, m)
+    index = torch.empty(m, dtype=torch.int32, device=gpu)
+    OPS._linear_winners(
+        x, weight, bias if has_bias else None, pooled_name("none"), kernel_size, "gelu", 2.0,
+        kernel, splits, memory, folded, y, index, slopes,
+    )  # fmt: skip
+    z = x.double() @ weight.double().t() + (bias.double() if has_bias else 0.0)
+    expected = definition(z, kernel_size, 2.0, "none")
+    assert_close(y.double(), expected[0], rtol=1e-5, atol=1e-5)
+    assert torch.equal(index.long(), expected[1])
+    assert_close(slopes.double(), expected[2], rtol=1e-4, atol=1e-5)
 
 
 SANITIZED = ((5, 3, 7, 2, 1), (1100, 2, 36, 3, 2), (8195, 9, 4, 1, 0))

@@ -1,6 +1,6 @@
 // A CTA on the host: one thread of the operating system for each of its threads, so that kernels
 // that meet at barriers run as they are. What kernels take for granted of CUDA, as far as those
-// under test use it; warps vote together, all of a CTA at a time.
+// under test use it.
 #pragma once
 
 #include <pthread.h>
@@ -33,15 +33,22 @@ using std::min;
 namespace host_cta {
 
 constexpr int kMostThreads = 1024;
+constexpr int kMostWarps = kMostThreads / 32;
 static pthread_barrier_t barrier;
+static pthread_barrier_t warp_barriers[kMostWarps];
 static std::atomic<int> any;
-static int votes[kMostThreads];
+static double lanes[kMostThreads];  ///< what they tell one another: a vote, or any number
+
+inline void meet_warp() { pthread_barrier_wait(&warp_barriers[threadIdx.x / 32]); }
 
 /// Every CTA of a grid, one after the other.
 template <class Kernel>
 void run_grid(int ctas, int threads, Kernel kernel) {
   gridDim.x = ctas;
   pthread_barrier_init(&barrier, nullptr, unsigned(threads));
+  for (int warp = 0; warp < threads / 32; ++warp) {
+    pthread_barrier_init(&warp_barriers[warp], nullptr, 32);
+  }
   for (blockIdx.x = 0; blockIdx.x < ctas; ++blockIdx.x) {
     std::vector<std::thread> all;
     for (int thread = 0; thread < threads; ++thread) {
@@ -55,6 +62,9 @@ void run_grid(int ctas, int threads, Kernel kernel) {
     }
   }
   pthread_barrier_destroy(&barrier);
+  for (int warp = 0; warp < threads / 32; ++warp) {
+    pthread_barrier_destroy(&warp_barriers[warp]);
+  }
 }
 
 }  // namespace host_cta
@@ -73,20 +83,27 @@ inline int __syncthreads_or(int predicate) {
 }
 
 inline unsigned __ballot_sync(unsigned, int predicate) {
-  host_cta::votes[threadIdx.x] = predicate;
-  __syncthreads();
+  host_cta::lanes[threadIdx.x] = predicate;
+  host_cta::meet_warp();
   unsigned mask = 0;
   for (int lane = 0; lane < 32; ++lane) {
-    mask |= host_cta::votes[threadIdx.x / 32 * 32 + lane] != 0 ? 1u << lane : 0u;
+    mask |= host_cta::lanes[threadIdx.x / 32 * 32 + lane] != 0 ? 1u << lane : 0u;
   }
-  __syncthreads();
+  host_cta::meet_warp();
   return mask;
 }
 
-inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+/// Of numbers that a double holds: int, float, double.
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  host_cta::lanes[threadIdx.x] = double(value);
+  host_cta::meet_warp();
+  T const other = T(host_cta::lanes[threadIdx.x ^ mask]);
+  host_cta::meet_warp();
+  return other;
+}
 
-/// Of what is included and not called.
-inline double __shfl_xor_sync(unsigned, double value, int) { return value; }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 template <class T>
 T __ldcs(T const* place) {

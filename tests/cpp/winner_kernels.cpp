@@ -1,10 +1,12 @@
-// The kernels of op B's gradient of the weight, for tests/test_winner_kernels.py: the very code
-// that runs on the GPU.
+// The kernels that train op B, for tests/test_winner_kernels.py: the very code that runs on the
+// GPU.
 #include "host_cta.h"
 
 #include "cutlass_ops/ceil_div.h"
+#include "cutlass_ops/epilogue/gelu.h"
+#include "cutlass_ops/kernel/row_argmax.h"
 #include "cutlass_ops/kernel/winner_gradient.h"
-#include "cutlass_ops/kernel/winner_runs.h"
+#include "cutlass_ops/kernel/winner_rows.h"
 
 using namespace cutlass_ops;
 using kernel::RunConfig;
@@ -12,21 +14,57 @@ using kernel::WinnerGradientConfig;
 
 namespace {
 
+/// `shares` of 0: there is no gradient of the weight.
 template <int kVector>
-void run(kernel::RunParams runs, kernel::SpreadTarget const& target, int shares) {
+void run(kernel::WinnerRowParams params, kernel::SpreadTarget const& target, int shares) {
   constexpr int kThreads = WinnerGradientConfig::kThreads;
-  int const rows = runs.winners.rows;
-  int const tiles = std::max(1, int(ceil_div(runs.source.columns, kThreads * kVector)));
+  int const rows = params.winners.rows;
+  kernel::RunParams& runs = params.runs;
+  kernel::GatherParams& gather = params.gather;
+  int const tiles = std::max(1, int(ceil_div(gather.columns, kThreads * kVector)));
   runs.column_tiles = tiles;
-  host_cta::run_grid(int(ceil_div(rows, runs.slice_rows)) * tiles, kThreads,
-                     [&] { kernel::sum_runs<kVector>(runs); });
-  kernel::ScatterParams const scatter{runs.terms, runs.source, rows, tiles, shares};
-  int const windows = int(ceil_div(target.weight_rows, target.kernel_size));
-  host_cta::run_grid(windows * tiles * shares, kThreads,
-                     [&] { kernel::scatter_terms<kVector>(scatter, target); });
+  gather.column_tiles = tiles;
+  params.run_ctas = shares > 0 ? int(ceil_div(rows, runs.slice_rows)) * tiles : 0;
+  int const gather_ctas =
+      gather.out != nullptr ? int(ceil_div(rows, kernel::GatherConfig::kRows)) * tiles : 0;
+  host_cta::run_grid(params.run_ctas + gather_ctas, kThreads,
+                     [&] { kernel::sum_and_gather<kVector>(params); });
+  if (shares > 0) {
+    kernel::ScatterParams const scatter{runs.terms, runs.source, rows, tiles, shares};
+    int const windows = int(ceil_div(target.weight_rows, target.kernel_size));
+    host_cta::run_grid(windows * tiles * shares, kThreads,
+                       [&] { kernel::scatter_terms<kVector>(scatter, target); });
+  }
+}
+
+template <int kThreadsPerRow, int kWidth>
+void run_argmax(kernel::RowArgmaxParams const& params, int ctas) {
+  using Config = kernel::RowArgmaxConfig<kThreadsPerRow, kWidth>;
+  host_cta::run_grid(ctas, Config::kThreads,
+                     [&] { kernel::row_argmax<Config, epilogue::Gelu>(params); });
 }
 
 }  // namespace
+
+extern "C" void row_argmax(float const* parts, int row_stride, int splits, int split_stride,
+                           float const* bias, int rows, int columns, float scale, int ctas,
+                           bool cta_a_row, bool vectors, float* values, int* winners,
+                           float* slopes) {
+  kernel::RowArgmaxParams const params{{parts, columns, row_stride, splits, split_stride, vectors},
+                                       {bias, columns, vectors},
+                                       rows,
+                                       scale,
+                                       values,
+                                       winners,
+                                       slopes};
+  if (cta_a_row) {
+    vectors ? run_argmax<256, 4>(params, ctas) : run_argmax<256, 1>(params, ctas);
+  } else {
+    vectors ? run_argmax<32, 4>(params, ctas) : run_argmax<32, 1>(params, ctas);
+  }
+}
+
+extern "C" int slice_rows(int rows) { return RunConfig::slice_rows(rows); }
 
 extern "C" int sums_of_runs(int rows) {
   int const slice_rows = RunConfig::slice_rows(rows);
@@ -34,18 +72,21 @@ extern "C" int sums_of_runs(int rows) {
 }
 
 extern "C" void winner_gradients(float const* grad, int const* winners, float const* slopes,
-                                 float const* x, int rows, int columns, int weight_rows,
-                                 int kernel_size, int shares, bool vectors, float* sums,
-                                 int* integers, float* floats, float* weight, float* bias) {
-  kernel::RunParams const runs{{grad, winners, slopes, rows},
-                               {integers, integers + rows, floats, floats + rows},
-                               {x, columns, sums, columns},
-                               0,
-                               RunConfig::slice_rows(rows)};
+                                 float const* x, float const* windows, int rows, int columns,
+                                 int weight_rows, int kernel_size, int shares, bool vectors,
+                                 float* sums, int* integers, float* floats, float* grad_x,
+                                 float* weight, float* bias) {
+  kernel::WinnerRowParams const params{{grad, winners, slopes, rows},
+                                       {{integers, integers + rows, floats, floats + rows},
+                                        {x, columns, sums, columns},
+                                        0,
+                                        RunConfig::slice_rows(rows)},
+                                       {windows, columns, grad_x, columns, 0},
+                                       0};
   kernel::SpreadTarget const target{weight, bias, weight_rows, kernel_size};
   if (vectors) {
-    run<4>(runs, target, shares);
+    run<4>(params, target, shares);
   } else {
-    run<1>(runs, target, shares);
+    run<1>(params, target, shares);
   }
 }

@@ -1,83 +1,100 @@
-// The gradients of a linear layer of which one output per row, the winner, has a gradient: gathers
-// and sums of rows, in place of two products with a matrix that is almost all zeros.
+// The gradient of the weight and bias of a linear layer of which one output per row, the winner,
+// has a gradient: sums of rows, in place of a product with a matrix that is almost all zeros.
 #pragma once
 
 #include <cstdint>
 
 #include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/kernel/cta_places.h"
 #include "cutlass_ops/kernel/winner_sums.h"
 #include "cutlass_ops/predecessor.h"
 
 namespace cutlass_ops {
 namespace kernel {
 
-/// out[i] = coefficient(i) * weight[winners[i]]; the gradient of x.
-template <int kVector>
-__global__ void __launch_bounds__(WinnerGradientConfig::kThreads) gather_winners(
-    __grid_constant__ GatherParams const params) {
-  constexpr int kColumns = WinnerGradientConfig::kThreads * kVector;
-  wait_for_predecessor();
-  release_successor();
-  std::int64_t const items = std::int64_t{params.winners.rows} * params.column_tiles;
-  for (std::int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-    std::int64_t const row = item / params.column_tiles;
-    int const column = int(item % params.column_tiles) * kColumns + int(threadIdx.x) * kVector;
-    if (column < params.columns) {
-      float const coefficient = params.winners.coefficient(row);
-      float const* const from =
-          params.weight + params.winners.winners[row] * params.weight_stride + column;
-      auto const w = epilogue::load_columns<kVector>(from, kVector, true);
-      auto const y = epilogue::map(w, [&](float value) { return coefficient * value; });
-      epilogue::store_columns<kVector>(params.out + row * params.columns + column, y, kVector,
-                                       true);
-    }
-  }
-}
-
-/// The terms of one window, in their order.
-struct WindowTerms {
+struct ScatterConfig {
   static constexpr int kThreads = WinnerGradientConfig::kThreads;
-  static constexpr int kWarps = WinnerGradientConfig::kWarps;
+  static constexpr int kInFlight = 4;   ///< rows; most windows have none, and their CTAs just write
+  static constexpr int kCtasPerSm = 4;  ///< five come, with 48 registers; asked for, they are
+                                        ///< compiled with waits between the four loads
+  static constexpr int kRowsPerThread = 4;
+  static constexpr int kRows = kThreads * kRowsPerThread;  ///< looked at together
+  static constexpr int kMostTerms = RunConfig::most_terms(kRows);
+  static constexpr int kListTerms = 128;
+  static_assert(kMostTerms <= kListTerms, "the terms of kRows rows fit in the list");
+};
 
-  TermList list;
-  float coefficient[TermList::kRows];
-  int of_warp[kWarps];
+/// The windows of a thread's share of the kRows terms from `first` on, which are neighbours.
+struct TermWindows {
+  static constexpr int kRows = ScatterConfig::kRowsPerThread;
 
-  /// Appends those among the kThreads from `first` on to the `count` that are there, of which the
-  /// CTA leaves room for as many; returns how many there are then. Called by the whole CTA, which
-  /// meets before the list is read.
-  CUTLASS_OPS_DEVICE int append(int count, WinnerTerms const& terms, int window, std::int64_t first,
-                                int rows) {
-    std::int64_t const mine = first + threadIdx.x;
-    bool const wins = mine < rows && terms.windows[mine] == window;
-    if (!__syncthreads_or(wins)) {  // most of the time
+  int windows[kRows];
+
+  CUTLASS_OPS_DEVICE static int begin(int first) { return first + kRows * int(threadIdx.x); }
+
+  CUTLASS_OPS_DEVICE static TermWindows load(WinnerTerms const& terms, int first, int rows) {
+    TermWindows some;
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      int const row = begin(first) + i;
+      some.windows[i] = row < rows ? terms.windows[row] : -1;
+    }
+    return some;
+  }
+
+  CUTLASS_OPS_DEVICE int count(int window) const {
+    int found = 0;
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      found += windows[i] == window ? 1 : 0;
+    }
+    return found;
+  }
+};
+
+/// Terms of one window, in their order.
+struct WindowTerms {
+  int row[ScatterConfig::kListTerms];
+  TermList<ScatterConfig::kListTerms> list;
+  float coefficient[ScatterConfig::kListTerms];
+  CtaPlaces<ScatterConfig::kThreads> places;
+
+  /// Appends those among the kRows from `first` on to the `count` rows that are there, which leave
+  /// room for kMostTerms; returns how many there are then. Called by the whole CTA.
+  CUTLASS_OPS_DEVICE int append(int count, TermWindows const& of_thread, int window, int first) {
+    int const mine = of_thread.count(window);
+    if (!__syncthreads_or(mine)) {  // most of the time
       return count;
     }
-    unsigned const votes = __ballot_sync(0xffffffffu, wins);
-    int const lane = threadIdx.x % 32;
-    int const warp = threadIdx.x / 32;
-    if (lane == 0) {
-      of_warp[warp] = __popc(votes);
+    auto const range = places.template take<TermWindows::kRows>(mine);
+    int place = count + range.first;
+    CUTLASS_OPS_UNROLL
+    for (int i = 0; i < TermWindows::kRows; ++i) {
+      if (of_thread.windows[i] == window) {
+        row[place++] = TermWindows::begin(first) + i;
+      }
+    }
+    return count + range.all;
+  }
+
+  /// Fills the list with the terms of these rows, by the whole CTA.
+  CUTLASS_OPS_DEVICE void take(int count, WinnerTerms const& terms, TermSource const& source) {
+    __syncthreads();
+    int const mine = threadIdx.x;
+    if (mine < count) {
+      list.row[mine] = source.row(terms.sources[row[mine]]);
+      list.factor[mine] = terms.factors[row[mine]];
+      coefficient[mine] = terms.coefficients[row[mine]];
     }
     __syncthreads();
-    int place = count + __popc(votes & ((1u << lane) - 1));
-    for (int other = 0; other < kWarps; ++other) {
-      place += other < warp ? of_warp[other] : 0;
-      count += of_warp[other];
-    }
-    if (wins) {
-      list.source[place] = terms.sources[mine];
-      list.factor[place] = terms.factors[mine];
-      coefficient[place] = terms.coefficients[mine];
-    }
-    return count;
   }
 };
 
 /// Writes a window's gradient to its share of the rows that it is the mean of. Nobody reads them
 /// soon.
 template <int kVector>
-CUTLASS_OPS_DEVICE void spread(SpreadTarget const& target, TermSum<kVector> const& sum, int window,
+CUTLASS_OPS_DEVICE void spread(SpreadTarget const& target,
+                               TermSum<kVector, ScatterConfig::kInFlight> const& sum, int window,
                                int share, int shares, int columns, int column) {
   if (target.weight == nullptr || column >= columns) {
     return;
@@ -109,25 +126,31 @@ CUTLASS_OPS_DEVICE void spread_bias(SpreadTarget const& target, float mean, int 
 /// up in their order. Behind the last window stands the remainder, which has no terms. Coefficients
 /// are few: one thread adds them, in float64.
 template <int kVector>
-__global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 3) scatter_terms(
+__global__ void __launch_bounds__(ScatterConfig::kThreads, ScatterConfig::kCtasPerSm) scatter_terms(
     __grid_constant__ ScatterParams const params, __grid_constant__ SpreadTarget const target) {
-  constexpr int kThreads = WinnerGradientConfig::kThreads;
+  using Config = ScatterConfig;
   __shared__ WindowTerms terms;
   wait_for_predecessor();
   release_successor();
   int const tile = blockIdx.x % params.column_tiles;
   int const share = blockIdx.x / params.column_tiles % params.shares;
   int const window = blockIdx.x / params.column_tiles / params.shares;
-  int const column = (tile * kThreads + int(threadIdx.x)) * kVector;
+  int const column = (tile * Config::kThreads + int(threadIdx.x)) * kVector;
   bool const has_bias = target.bias != nullptr && tile == 0 && share == 0;
-  TermSum<kVector> sum;
+  TermSum<kVector, Config::kInFlight> sum;
   double of_coefficients = 0.0;
   int count = 0;
-  for (std::int64_t first = 0; first < params.rows; first += kThreads) {
-    count = terms.append(count, params.terms, window, first, params.rows);
-    if (count > kThreads || first + kThreads >= params.rows) {
-      __syncthreads();
-      sum.add(terms.list, 0, count, params.source, column);
+  TermWindows next = TermWindows::load(params.terms, 0, params.rows);
+  for (int first = 0; first < params.rows; first += Config::kRows) {
+    TermWindows const here = next;
+    next = TermWindows::load(params.terms, first + Config::kRows, params.rows);
+    count = terms.append(count, here, window, first);
+    bool const last = first + Config::kRows >= params.rows;
+    if (count > (last ? 0 : Config::kListTerms - Config::kMostTerms)) {
+      terms.take(count, params.terms, params.source);
+      if (column < params.source.columns) {
+        sum.add(terms.list, 0, count, column);
+      }
       for (int i = 0; has_bias && threadIdx.x == 0 && i < count; ++i) {
         of_coefficients += double(terms.coefficient[i]);
       }

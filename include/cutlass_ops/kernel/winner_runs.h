@@ -5,120 +5,123 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/kernel/cta_places.h"
 #include "cutlass_ops/kernel/winner_sums.h"
-#include "cutlass_ops/predecessor.h"
 
 namespace cutlass_ops {
 namespace kernel {
+
+/// A row of a slice, in its thread.
+struct RunRow {
+  int window = -1;
+  float coefficient = 0.0f;
+  int length = 0;  ///< rows of the slice that have this window
+  int rank = 0;    ///< of these, before it
+  int run = 0;     ///< the number of its run, if it has one
+
+  CUTLASS_OPS_DEVICE bool in_run() const { return length >= RunConfig::kLeastLength; }
+  CUTLASS_OPS_DEVICE bool leads() const { return in_run() && rank == 0; }
+};
 
 /// The runs of a slice: rows of one window, kLeastLength at least, in their order. All in shared
 /// memory, and found by comparing every row with every other.
 struct RunFinder {
   static constexpr int kRows = WinnerGradientConfig::kThreads;
+  static constexpr int kMostRuns = RunConfig::sums_of(kRows);
 
   int window[kRows];
-  float coefficient[kRows];
-  int leader[kRows];  ///< the first row of the same window
-  int length[kRows];  ///< rows of the same window
-  int end[kRows];     ///< of each run in the list: where the next begins
+  int run_of[kRows];  ///< of a row that leads a run
+  int length[kMostRuns];
+  int end[kMostRuns];  ///< of each run in the list: where the next begins
   int runs;
-  TermList list;
-
-  CUTLASS_OPS_DEVICE bool in_run(int row) const { return length[row] >= RunConfig::kLeastLength; }
+  TermList<kRows> list;
+  CtaPlaces<kRows> places;
 
   /// Called by the whole CTA, a thread a row; leaves the runs in the list, one after the other.
-  /// Returns the number of this thread's run, if its row is the leader of one.
-  CUTLASS_OPS_DEVICE int find(Winners const& winners, std::int64_t begin, int rows) {
+  /// Returns this thread's row.
+  CUTLASS_OPS_DEVICE RunRow find(Winners const& winners, TermSource const& source,
+                                 std::int64_t begin, int rows) {
     int const mine = threadIdx.x;
+    RunRow row;
     if (mine < rows) {
-      window[mine] = winners.winners[begin + mine];
-      coefficient[mine] = winners.coefficient(begin + mine);
+      row.window = winners.winners[begin + mine];
+      row.coefficient = winners.coefficient(begin + mine);
+      window[mine] = row.window;
     }
     __syncthreads();
-    if (mine < rows) {
-      int first = mine;
-      int same = 0;
-      for (int other = rows - 1; other >= 0; --other) {
-        if (window[other] == window[mine]) {
-          first = other;
-          ++same;
-        }
+    int leader = mine;
+    CUTLASS_OPS_UNROLL_BY(8)
+    for (int other = mine < rows ? rows - 1 : -1; other >= 0; --other) {
+      if (window[other] == row.window) {
+        leader = other;
+        ++row.length;
+        row.rank += other < mine ? 1 : 0;
       }
-      leader[mine] = first;
-      length[mine] = same;
     }
-    __syncthreads();
-    int run = 0;
-    int place = 0;
-    int all = 0;
-    for (int other = 0; other < rows; ++other) {
-      bool const leads = in_run(other) && leader[other] == other;
-      all += leads ? 1 : 0;
-      if (mine < rows) {
-        run += leads && other < leader[mine] ? 1 : 0;
-        bool const before =
-            leader[other] < leader[mine] || (leader[other] == leader[mine] && other < mine);
-        place += in_run(other) && before ? 1 : 0;
-      }
+    auto const number = places.template take<1>(row.leads() ? 1 : 0);
+    if (row.leads()) {
+      run_of[mine] = number.first;
+      length[number.first] = row.length;
     }
     if (mine == 0) {
-      runs = all;
+      runs = number.all;
     }
-    if (mine < rows && in_run(mine)) {
-      list.source[place] = int(begin + mine);
-      list.factor[place] = coefficient[mine];
-      if (leader[mine] == mine) {
-        end[run] = place + length[mine];
+    __syncthreads();
+    if (row.in_run()) {
+      row.run = run_of[leader];
+      int first = 0;
+      for (int other = 0; other < row.run; ++other) {
+        first += length[other];
+      }
+      list.row[first + row.rank] = source.row(int(begin + mine));
+      list.factor[first + row.rank] = row.coefficient;
+      if (row.leads()) {
+        end[row.run] = first + row.length;
       }
     }
     __syncthreads();
-    return run;
+    return row;
   }
 
   /// What stands for a row among the terms: `sum` is where the sum of its run goes, if it leads
   /// one.
-  CUTLASS_OPS_DEVICE void write(WinnerTerms const& terms, std::int64_t begin, int run,
+  CUTLASS_OPS_DEVICE void write(WinnerTerms const& terms, std::int64_t begin, RunRow const& mine,
                                 std::int64_t sum) const {
-    int const mine = threadIdx.x;
-    bool const alone = !in_run(mine);
-    bool const leads = !alone && leader[mine] == mine;
+    bool const alone = !mine.in_run();
+    bool const leads = mine.leads();
     double total = 0.0;
-    for (int i = leads ? end[run] - length[mine] : 0; leads && i < end[run]; ++i) {
+    for (int i = leads ? end[mine.run] - mine.length : 0; leads && i < end[mine.run]; ++i) {
       total += double(list.factor[i]);
     }
-    std::int64_t const row = begin + mine;
-    terms.windows[row] = alone || leads ? window[mine] : -1;
+    std::int64_t const row = begin + threadIdx.x;
+    terms.windows[row] = alone || leads ? mine.window : -1;
     terms.sources[row] = alone ? int(row) : ~int(sum);
-    terms.factors[row] = alone ? coefficient[mine] : 1.0f;
-    terms.coefficients[row] = alone ? coefficient[mine] : float(total);
+    terms.factors[row] = alone ? mine.coefficient : 1.0f;
+    terms.coefficients[row] = alone ? mine.coefficient : float(total);
   }
 };
 
 /// A CTA takes one slice of the rows and one tile of columns.
 template <int kVector>
-__global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 3) sum_runs(
-    __grid_constant__ RunParams const params) {
+CUTLASS_OPS_DEVICE void sum_runs(Winners const& winners, RunParams const& params, int item) {
+  constexpr int kInFlight = 8;  // this waits for memory, and has few CTAs
   __shared__ RunFinder finder;
-  wait_for_predecessor();
-  release_successor();
-  int const tile = blockIdx.x % params.column_tiles;
-  std::int64_t const slice = blockIdx.x / params.column_tiles;
+  int const tile = item % params.column_tiles;
+  std::int64_t const slice = item / params.column_tiles;
   std::int64_t const begin = slice * params.slice_rows;
-  int const rows = int(min(std::int64_t{params.slice_rows}, params.winners.rows - begin));
+  int const rows = int(min(std::int64_t{params.slice_rows}, winners.rows - begin));
   std::int64_t const first_sum = slice * RunConfig::sums_of(params.slice_rows);
-  int const mine = finder.find(params.winners, begin, rows);
-  if (tile == 0 && threadIdx.x < rows) {
-    finder.write(params.terms, begin, mine, first_sum + mine);
-  }
   TermSource const& source = params.source;
+  RunRow const mine = finder.find(winners, source, begin, rows);
+  if (tile == 0 && threadIdx.x < rows) {
+    finder.write(params.terms, begin, mine, first_sum + mine.run);
+  }
   int const column = (tile * WinnerGradientConfig::kThreads + int(threadIdx.x)) * kVector;
-  for (int run = 0; run < finder.runs; ++run) {
-    TermSum<kVector> sum;
-    sum.add(finder.list, run > 0 ? finder.end[run - 1] : 0, finder.end[run], source, column);
-    if (column < source.columns) {
-      epilogue::store_columns<kVector>(source.sums + (first_sum + run) * source.columns + column,
-                                       sum.columns, kVector, true);
-    }
+  for (int run = 0; column < source.columns && run < finder.runs; ++run) {
+    TermSum<kVector, kInFlight> sum;
+    sum.add(finder.list, run > 0 ? finder.end[run - 1] : 0, finder.end[run], column);
+    epilogue::store_columns<kVector>(source.sums + (first_sum + run) * source.columns + column,
+                                     sum.columns, kVector, true);
   }
 }
 

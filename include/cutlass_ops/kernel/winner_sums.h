@@ -13,73 +13,52 @@ namespace kernel {
 
 struct WinnerGradientConfig {
   static constexpr int kThreads = 256;
-  static constexpr int kWarps = kThreads / 32;
-  static constexpr int kUnroll = 8;  ///< rows whose loads are in flight together
 };
 
 /// Rows to add up, in shared memory.
+template <int kRows>
 struct TermList {
-  static constexpr int kRows = 2 * WinnerGradientConfig::kThreads;
-
-  int source[kRows];
+  float const* row[kRows];
   float factor[kRows];
 };
 
-/// Of a list whose rows begin at `column`. They are added up kUnroll at a time, so that chains of
-/// additions stay shorter than the rows are many.
-template <int kVector>
+/// Of the rows of a list, the columns from `column` on. They are added up kInFlight at a time, so
+/// that chains of additions stay shorter than the rows are many.
+template <int kVector, int kInFlight>
 struct TermSum {
   epilogue::Fragment<kVector> columns{};
 
-  CUTLASS_OPS_DEVICE void add(TermList const& list, int first, int end, TermSource const& source,
-                              int column) {
-    constexpr int kUnroll = WinnerGradientConfig::kUnroll;
-    if (column >= source.columns) {
-      return;
+  template <int kRows>
+  CUTLASS_OPS_DEVICE void add(TermList<kRows> const& list, int first, int end, int column) {
+    CUTLASS_OPS_UNROLL_BY(1)
+    for (; first < end; first += kInFlight) {
+      add_rows(list, first, end, column);
     }
-    for (; first + kUnroll <= end; first += kUnroll) {
-      add_rows<kUnroll>(list, first, source, column);
-    }
-    add_rest<kUnroll / 2>(list, first, end - first, source, column);
   }
 
  private:
-  CUTLASS_OPS_DEVICE static float const* row(TermSource const& source, int index) {
-    return index >= 0 ? source.x + index * source.x_stride
-                      : source.sums + std::int64_t{~index} * source.columns;
-  }
-
-  /// All loads before the first is waited for.
+  /// kInFlight rows, or those that are left: few, as most lists are, wait once all the same. All
+  /// loads are issued before the first is waited for, with no more than a predicate between them.
   template <int kRows>
-  CUTLASS_OPS_DEVICE void add_rows(TermList const& list, int first, TermSource const& source,
-                                   int column) {
-    epilogue::Fragment<kVector> values[kRows];
+  CUTLASS_OPS_DEVICE void add_rows(TermList<kRows> const& list, int first, int end, int column) {
+    epilogue::Fragment<kVector> values[kInFlight] = {};
     CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      values[i] = load_once<kVector>(row(source, list.source[first + i]) + column);
+    for (int i = 0; i < kInFlight; ++i) {
+      float const* const row = list.row[min(first + i, end - 1)] + column;
+      if (first + i < end) {
+        values[i] = load_once<kVector>(row);
+      }
     }
     epilogue::Fragment<kVector> sum{};
     CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kRows; ++i) {
+    for (int i = 0; i < kInFlight; ++i) {
+      float const factor = first + i < end ? list.factor[first + i] : 0.0f;
       CUTLASS_OPS_UNROLL
       for (int j = 0; j < kVector; ++j) {
-        sum[j] = fmaf(list.factor[first + i], values[i][j], sum[j]);
+        sum[j] = fmaf(factor, values[i][j], sum[j]);
       }
     }
     columns += sum;
-  }
-
-  /// Fewer than 2 * kRows, in batches of powers of two.
-  template <int kRows>
-  CUTLASS_OPS_DEVICE void add_rest(TermList const& list, int first, int rows,
-                                   TermSource const& source, int column) {
-    if (rows & kRows) {
-      add_rows<kRows>(list, first, source, column);
-      first += kRows;
-    }
-    if constexpr (kRows > 1) {
-      add_rest<kRows / 2>(list, first, rows, source, column);
-    }
   }
 };
 

@@ -3,16 +3,18 @@
 
 #include <cstdint>
 
+#include "cutlass_ops/epilogue/bias.h"
 #include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/epilogue/matrix_source.h"
 
 namespace cutlass_ops {
 namespace kernel {
 
+/// Of h = source + bias.
 struct RowArgmaxParams {
-  float const* h;           ///< [rows, columns]
-  std::int64_t row_stride;  ///< elements
+  epilogue::MatrixSource source;
+  epilogue::Bias bias;
   int rows;
-  int columns;
   float scale;
   float* values;  ///< [rows]: the maximum
   int* winners;   ///< [rows]: the first column that has it
@@ -32,7 +34,6 @@ struct Winners {
 };
 
 struct GatherParams {
-  Winners winners;
   float const* weight;         ///< [windows, columns]
   std::int64_t weight_stride;  ///< elements
   float* out;                  ///< [rows, columns], contiguous
@@ -56,14 +57,25 @@ struct TermSource {
   std::int64_t x_stride;  ///< elements
   float* sums;            ///< [slices * RunConfig::sums_of(slice_rows), columns]
   int columns;
+
+  CUTLASS_OPS_HOST_DEVICE float const* row(int source) const {
+    return source >= 0 ? x + source * x_stride : sums + std::int64_t{~source} * columns;
+  }
 };
 
 struct RunParams {
-  Winners winners;
   WinnerTerms terms;
   TermSource source;
   int column_tiles;
   int slice_rows;  ///< neighbours among which runs are looked for, up to the threads of a CTA
+};
+
+/// Of the kernel that sums runs and gathers rows.
+struct WinnerRowParams {
+  Winners winners;
+  RunParams runs;
+  GatherParams gather;
+  int run_ctas;  ///< the first of the grid; the others gather
 };
 
 struct ScatterParams {
@@ -77,12 +89,17 @@ struct ScatterParams {
 /// Rows that are summed at once where they share a window.
 struct RunConfig {
   static constexpr int kLeastLength = 4;
+  static constexpr int kLeastSlice = 64;
 
   static constexpr int sums_of(int slice_rows) { return slice_rows / kLeastLength; }
 
   /// A window has up to rows / slice_rows sums and some rows left: short lists of many rows need
   /// long slices.
-  static int slice_rows(int rows) { return rows <= 2048 ? 64 : rows <= 8192 ? 128 : 256; }
+  static int slice_rows(int rows) { return rows <= 2048 ? kLeastSlice : rows <= 8192 ? 128 : 256; }
+
+  /// Terms that a window has in so many rows, which are whole slices: rows that make no run, or the
+  /// sum of those that do, of each.
+  static constexpr int most_terms(int rows) { return rows / kLeastSlice * (kLeastLength - 1); }
 };
 
 struct SpreadTarget {
