@@ -15,15 +15,20 @@ struct DotSource {
 
   template <int kWidth>
   CUTLASS_OPS_DEVICE epilogue::Fragment<kWidth> load(int row, int column) const {
-    float const* const x = problem.x + row * problem.x_stride;
+    int const lane = threadIdx.x % 32;
+    float const* const first_x = problem.x + row * problem.x_stride + lane * problem.x_step;
     epilogue::Fragment<kWidth> z;
     CUTLASS_OPS_UNROLL
     for (int i = 0; i < kWidth; ++i) {
       float sum = 0.0f;
       if (column + i < problem.n) {  // the same in all lanes
-        float const* const weight = problem.weight + (column + i) * problem.weight_stride;
-        for (int k = threadIdx.x % 32; k < problem.k; k += 32) {
-          sum = fmaf(x[k * problem.x_step], weight[k * problem.weight_step], sum);
+        float const* x = first_x;
+        float const* weight =
+            problem.weight + (column + i) * problem.weight_stride + lane * problem.weight_step;
+        for (int k = lane; k < problem.k; k += 32) {
+          sum = fmaf(*x, *weight, sum);
+          x += 32 * problem.x_step;
+          weight += 32 * problem.weight_step;
         }
       }
       z[i] = epilogue::warp_reduce<epilogue::SumMonoid>(sum);
