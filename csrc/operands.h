@@ -67,10 +67,10 @@ struct Layout {
   std::int64_t row_stride, column_stride;
 };
 
-/// A matrix of one row may carry any stride.
+/// A matrix of one row may carry any stride, and one without rows any strides.
 inline Layout layout_of(Tensor const& matrix, Layouts layouts = Layouts::kRows) {
   STD_TORCH_CHECK(matrix.dim() == 2, "a matrix has 2 dimensions, not ", matrix.dim());
-  if (matrix.size(1) <= 1 || matrix.stride(1) == 1) {
+  if (matrix.size(0) == 0 || matrix.size(1) <= 1 || matrix.stride(1) == 1) {
     return {matrix.size(0) <= 1 ? matrix.size(1) : matrix.stride(0), 1};
   }
   bool const transposed = matrix.size(0) <= 1 || matrix.stride(0) == 1;

@@ -6,6 +6,8 @@ The GPU runs the same code through its adapters; here every value can be looked 
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 import re
 import textwrap
 from collections.abc import Callable
@@ -263,6 +265,29 @@ def test_scale_of_a_row_that_is_split_into_halves(host: ctypes.CDLL) -> None:
         assert (np.frexp(factor)[0] == 0.5).all()
         assert (1 / factor >= np.finfo(np.float32).tiny).all()
         assert np.isfinite(1 / factor).all()
+
+
+def test_scales_are_taken_back_within_the_range(host: ctypes.CDLL) -> None:
+    """Of rows of any exponents, those of factors of columns too: what float32 can hold comes back
+    without an error, what it cannot is infinite, and 0 stays 0, where the scales' product is
+    infinite."""
+    host.fp16_scale_back.argtypes = [ctypes.c_float, ctypes.c_int, ctypes.c_int]
+    host.fp16_scale_back.restype = ctypes.c_float
+    exponents = [*range(-189, 168, 13), -1, 0, 14, 127, 167]
+    for x, w in itertools.product(exponents, exponents):
+        for z in (2.0**30, -1.5 * 2.0**26, 2.0**37, 0.0):
+            exact = math.ldexp(z, x + w - 28)
+            expected = (
+                float(np.float32(exact)) if abs(exact) < 2**128 else math.copysign(math.inf, z)
+            )
+            assert host.fp16_scale_back(z, x, w) == expected, (z, x, w)
+
+
+def test_what_has_no_halves_comes_back_as_nan(host: ctypes.CDLL) -> None:
+    host.fp16_scale_back_none.argtypes = [ctypes.c_float, ctypes.c_bool, ctypes.c_int]
+    host.fp16_scale_back_none.restype = ctypes.c_float
+    for has_nan, w in itertools.product((False, True), (-149, 0, 127)):
+        assert math.isnan(host.fp16_scale_back_none(0.0, has_nan, w))
 
 
 def test_a_row_of_zeros_is_not_scaled(host: ctypes.CDLL) -> None:

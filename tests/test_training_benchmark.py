@@ -162,7 +162,9 @@ def test_compilation_is_paid_for_with_dx_alone() -> None:
 
 @every_op
 @pytest.mark.parametrize("shape", [(256, 2048, 64), (1024, 8192, 2048)], ids=str)
-def test_memory_of_a_step(op: shapes.OpName, shape: tuple[int, int, int], cuda: str) -> None:
+def test_memory_of_a_step(
+    op: shapes.OpName, shape: tuple[int, int, int], cuda: str, plans_by_cost: None
+) -> None:
     """Of PyTorch it is what stands between the product and the result, in forward and backward;
     of ours not more. The second is one that halves are made for."""
     m, n, k = shape

@@ -86,6 +86,19 @@ float max_identity() { return MaxMonoid::identity(); }
 
 /// For a row whose largest magnitude is `largest`: what becomes of it, of that when it is taken
 /// back, and the two factors.
+/// Of rows whose largest elements have these exponents.
+float fp16_scale_back(float z, int x, int w) {
+  using cutlass_ops::gemm::Fp16Scale;
+  return cutlass_ops::gemm::scale_back(z, Fp16Scale::of_exponent(x).inverse(),
+                                       Fp16Scale::of_exponent(w).inverse());
+}
+
+float fp16_scale_back_none(float z, bool x_has_nan, int w) {
+  using cutlass_ops::gemm::Fp16Scale;
+  return cutlass_ops::gemm::scale_back(z, Fp16Scale::none(x_has_nan),
+                                       Fp16Scale::of_exponent(w).inverse());
+}
+
 void fp16_scale(float largest, float* out) {
   auto const scale = cutlass_ops::gemm::Fp16Scale::of(largest);
   out[0] = scale.apply(largest);

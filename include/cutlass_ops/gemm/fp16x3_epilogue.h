@@ -21,12 +21,6 @@
 namespace cutlass_ops {
 namespace gemm {
 
-/// Takes back the scales of a row of x and of one of W, in turns: a result in float's range stays
-/// there on the way, and 0 stays 0, where the product of the scales may be infinite.
-CUTLASS_OPS_DEVICE float scale_back(float z, Fp16Scale x, float w_first, float w_second) {
-  return z * x.first * w_first * x.second * w_second;
-}
-
 template <class Tile, class Chain, class Sink>
 struct Fp16x3Epilogue {
   static constexpr int kRows = 8;  ///< a warp stages: the first or the second of each lane
@@ -138,8 +132,8 @@ struct Fp16x3Epilogue {
     for (int i = 0; i < Tile::kN / 8; ++i) {
       float4 const w = columns.pairs[i];
       *reinterpret_cast<float2*>(destination + 8 * i) = {
-          scale_back(accumulators(4 * i + 2 * half), x, w.x, w.y),
-          scale_back(accumulators(4 * i + 2 * half + 1), x, w.z, w.w)};
+          scale_back(accumulators(4 * i + 2 * half), x, {w.x, w.y}),
+          scale_back(accumulators(4 * i + 2 * half + 1), x, {w.z, w.w})};
     }
   }
 
