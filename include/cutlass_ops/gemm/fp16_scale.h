@@ -44,12 +44,15 @@ struct Fp16Scale {
   CUTLASS_OPS_HOST_DEVICE Fp16Scale inverse() const { return {1.0f / first, 1.0f / second}; }
 };
 
-/// Takes back the scales of a row of x and of one of W. The second factors in the order of their
-/// size: with 2^57 before 2^-8 a result of 2^127 would not stay in float's range on the way. One by
-/// one: their product may be infinite, and 0 is to stay 0.
+/// Takes back the scales of a row of x and of one of W, so that a result in float's range stays
+/// there on the way: what is large meets the smaller of the second factors first, what is small the
+/// larger. One by one: their product may be infinite, and 0 is to stay 0.
 CUTLASS_OPS_HOST_DEVICE float scale_back(float z, Fp16Scale x, Fp16Scale w) {
   float const half = z * x.first * w.first;
-  return half * fminf(x.second, w.second) * fmaxf(x.second, w.second);
+  float const small = fminf(x.second, w.second);
+  float const large = fmaxf(x.second, w.second);
+  bool const is_large = fabsf(half) >= 1.0f;
+  return half * (is_large ? small : large) * (is_large ? large : small);
 }
 
 /// Those of the two rows of x that a lane has accumulators of.
