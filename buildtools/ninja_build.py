@@ -6,11 +6,14 @@ libraries that are not there.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from setuptools import Extension
@@ -32,15 +35,26 @@ class NinjaBuild(build_ext):
         work = (Path("build") / "ninja").absolute()
         work.mkdir(parents=True, exist_ok=True)
         output.parent.mkdir(parents=True, exist_ok=True)
-        (work / "build.ninja").write_text(_ninja_file(ext.sources, work, output))
         command = [sys.executable, "-m", "ninja", "-C", str(work)]
         if jobs := os.environ.get("MAX_JOBS"):
             command += ["-j", jobs]
-        subprocess.run(command, check=True)
-        report = _ptxas_report(work)
-        (Path("build") / "ptxas_report.json").write_text(
-            json.dumps(report, indent=1, sort_keys=True)
-        )
+        with alone_in(work):
+            (work / "build.ninja").write_text(_ninja_file(ext.sources, work, output))
+            subprocess.run(command, check=True)
+            report = _ptxas_report(work)
+            (Path("build") / "ptxas_report.json").write_text(
+                json.dumps(report, indent=1, sort_keys=True)
+            )
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Waits for another build in this folder. Of two at a time each takes away the lists of headers
+    that the other's compilers have written, and ninja remembers that an object depends on none: it
+    is not compiled again, whatever changes."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _ninja_file(sources: list[str], work: Path, output: Path) -> str:

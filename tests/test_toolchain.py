@@ -146,3 +146,26 @@ def test_warnings_are_errors_in_continuous_integration_alone(
     assert done.returncode == 0, done.stderr
     assert "-Wall,-Wextra" in done.stdout
     assert done.stdout.count("-Werror") == (2 if ci == "true" else 0)
+
+
+def test_two_builds_in_one_folder_take_turns(tmp_path: Path) -> None:
+    """Together they left objects without a list of the headers that they were made of."""
+    pytest.importorskip("setuptools")
+    program = f"""
+import fcntl
+from pathlib import Path
+
+from buildtools.ninja_build import alone_in
+
+folder = Path({str(tmp_path)!r})
+with alone_in(folder):
+    try:
+        fcntl.flock((folder / "lock").open("w"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("waits")
+fcntl.flock((folder / "lock").open("w"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("goes on")
+"""
+    done = run_python("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["waits", "goes", "on"]
