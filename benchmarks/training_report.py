@@ -50,7 +50,7 @@ def training_table(results: Json) -> str:
     others = [p for p in used if p != BASELINE]
     cold = any("cold" in case["times"] for case in cases)
     measured = [p for p in used if any(c["extra_bytes"].get(p) is not None for c in cases)]
-    launched = [p for p in used if any(c["host_us"].get(p, 0) > 0 for c in cases)]
+    launched = [p for p in used if any(c.get("host_us", {}).get(p, 0) > 0 for c in cases)]
     header = ["op  M x N x K", *used, *(f"{p}/eager" for p in others)]
     header += [f"{p} cold" for p in others] * cold
     header += [f"host {p}" for p in launched]
@@ -62,7 +62,7 @@ def training_table(results: Json) -> str:
         row += [us(medians(case).get(p)) for p in used]
         row += [ratio(speedup(case, p)) for p in others]
         row += [ratio(speedup(case, p, "cold")) for p in others] * cold
-        row += [us(case["host_us"].get(p)) for p in launched]
+        row += [us(case.get("host_us", {}).get(p)) for p in launched]
         row += [_mib(case, p) for p in measured] + [_worst(case, p) for p in used]
         judged = bool(case["error_bounds"]) and any(p in case["errors"] for p in OURS)
         row.append("NO" if not all(held(case, p) for p in OURS) else "yes" if judged else "-")

@@ -38,9 +38,10 @@ class NinjaBuild(build_ext):
         command = [sys.executable, "-m", "ninja", "-C", str(work)]
         if jobs := os.environ.get("MAX_JOBS"):
             command += ["-j", jobs]
-        with alone_in(work):
+        with alone_in(work) as lock:
             (work / "build.ninja").write_text(_ninja_file(ext.sources, work, output))
-            subprocess.run(command, check=True)
+            # Ninja holds the lock too: it may outlive this process.
+            subprocess.run(command, check=True, pass_fds=(lock,))
             report = _ptxas_report(work)
             (Path("build") / "ptxas_report.json").write_text(
                 json.dumps(report, indent=1, sort_keys=True)
@@ -48,13 +49,14 @@ class NinjaBuild(build_ext):
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[int]:
     """Waits for another build in this folder. Of two at a time each takes away the lists of headers
     that the other's compilers have written, and ninja remembers that an object depends on none: it
-    is not compiled again, whatever changes."""
+    is not compiled again, whatever changes. Gives the descriptor of the lock, which is held as long
+    as any process has it."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock.fileno()
 
 
 def _ninja_file(sources: list[str], work: Path, output: Path) -> str:

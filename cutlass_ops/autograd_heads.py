@@ -66,7 +66,9 @@ class LinearGeluSoftmax(Function):
             needed = ctx.needs_input_grad[:3]
             dz, dbias = _gradient_of_linear(gy, gz, y, z, ctx.approximate, needed[2])
         del y, z
-        release_saved(ctx)  # z has the size of dz, and the products need memory of their own
+        # z has the size of dz, and the products need memory of their own. Where they run out of it,
+        # as in a compiled backward, the graph is gone: only forward can be tried again.
+        release_saved(ctx)
         with no_autocast(dz):
             return *_gradients_of_operands(dz, dbias, x, weight, needed, ctx.precision), None, None
 

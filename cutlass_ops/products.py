@@ -37,6 +37,7 @@ _LEAST_TILES = 32
 # that would be fewer rows than fill the GPU with tiles for long.
 _MOST_HALVES = 2**22  # elements
 _LEAST_SLICE = 2048  # rows
+_MOST_MEMORY = 2**30  # elements of halves and workspace together: as csrc/plan.cpp bounds a plan
 
 
 def _fit(a: Tensor, a_transposed: bool, b: Tensor) -> bool:
@@ -100,6 +101,8 @@ def _on_tensor_cores(x: Tensor, weight: Tensor, gpu: plans.Gpu) -> Tensor | None
     plan = plans.transposed_plan(rows, n, k, gpu, k * (n + transposed * rows), slices > 1)
     if plan is None:
         return None
+    if slices > 1 and OPS._fp16_pairs_elements(n, k) + plan.workspace > _MOST_MEMORY:
+        return None  # a plan for one slice knows nothing of the weight's
     out = x.new_empty(m, n)
     pairs = split_rows(weight) if slices > 1 else None
     scratch = plans.workspace(x, plan.workspace)

@@ -183,3 +183,7 @@ def test_slices_of_a_transposed_operand(
     kernels.ran.clear()
     products.cuda_product(a.t().contiguous(), False, b, "fp16x3")
     assert kernels.ran == ["linear_epilogue"]
+    kernels.ran.clear()
+    monkeypatch.setattr(products, "_MOST_MEMORY", 2**20)  # less than the halves of b alone
+    products.cuda_product(a, True, b, "fp16x3")
+    assert kernels.ran == ["product"]
