@@ -172,6 +172,20 @@ def _unfit(grad: Tensor, winners: Tensor, slopes: Tensor, x: Tensor, weight: Ten
     )
 
 
+def _check(
+    grad: Tensor,
+    winners: Tensor,
+    slopes: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    weight_rows: int,
+    kernel_size: int,
+) -> None:
+    check_operand_dtypes(_GRADIENTS, grad, slopes, x, weight)
+    if not _fit(grad, winners, slopes, x, weight, weight_rows, kernel_size):
+        raise ValueError(_unfit(grad, winners, slopes, x, weight))
+
+
 def gradients(
     grad: Tensor,
     winners: Tensor,
@@ -188,9 +202,7 @@ def gradients(
     ``[weight_rows]`` for x ``[M, K]``, Wf in the place of weight and what ``training`` returned;
     other winners may point outside of the weight. What is not needed is empty. Raises ValueError
     for shapes that do not belong together."""
-    check_operand_dtypes(_GRADIENTS, grad, slopes, x, weight)
-    if not _fit(grad, winners, slopes, x, weight, weight_rows, kernel_size):
-        raise ValueError(_unfit(grad, winners, slopes, x, weight))
+    _check(grad, winners, slopes, x, weight, weight_rows, kernel_size)
     windows = weight.shape[0]
     c, index = grad * slopes, winners.long()
     nothing = x.new_empty(0)
@@ -233,9 +245,7 @@ def cuda_gradients(
     need_bias: bool,
 ) -> Gradients:
     """The same with the kernels. Sums are in the order of the rows, and so the same every time."""
-    check_operand_dtypes(_GRADIENTS, grad, slopes, x, weight)
-    if not _fit(grad, winners, slopes, x, weight, weight_rows, kernel_size):
-        raise ValueError(_unfit(grad, winners, slopes, x, weight))
+    _check(grad, winners, slopes, x, weight, weight_rows, kernel_size)
     needed = (need_x, need_weight, need_bias)
     if not native(_GRADIENTS, x, weight, grad, slopes):
         return gradients(grad, winners, slopes, x, weight, weight_rows, kernel_size, *needed)
