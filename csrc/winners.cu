@@ -8,7 +8,7 @@
 #include "cutlass_ops/epilogue/gelu.h"
 #include "cutlass_ops/kernel/row_argmax.h"
 #include "cutlass_ops/kernel/winner_gradient.h"
-#include "cutlass_ops/kernel/winner_rows.h"
+#include "cutlass_ops/kernel/winner_runs.h"
 #include "winner_memory.h"
 
 namespace cutlass_ops {
@@ -45,49 +45,56 @@ int column_tiles(int columns, int vector) {
   return std::max(1, int(ceil_div(columns, WinnerGradientConfig::kThreads * vector)));
 }
 
-/// The gradient of x, and what that of the weight is made of.
 template <int kVector>
-Status sum_and_gather(WinnerGradients const& call, kernel::RunParams const& runs,
-                      cudaStream_t stream) {
-  std::int64_t const rows = call.winners.rows;
-  std::int64_t const run_ctas =
-      call.sums() ? ceil_div(rows, runs.slice_rows) * runs.column_tiles : 0;
-  kernel::GatherParams const gather{call.weight, call.weight_stride, call.grad_x, call.columns,
-                                    column_tiles(call.columns, kVector)};
-  std::int64_t const gather_ctas =
-      call.grad_x != nullptr ? ceil_div(rows, kernel::GatherConfig::kRows) * gather.column_tiles
-                             : 0;
-  return launch_dependent<kernel::sum_and_gather<kVector>>(
-      "sum_and_gather", run_ctas + gather_ctas, WinnerGradientConfig::kThreads, 0, stream,
-      kernel::WinnerRowParams{call.winners, runs, gather, int(run_ctas)});
+Status sum_runs(kernel::Winners const& winners, kernel::RunParams const& runs,
+                cudaStream_t stream) {
+  return launch_dependent<kernel::sum_runs<kVector>>(
+      "sum_runs", ceil_div(winners.rows, runs.slice_rows) * runs.column_tiles,
+      WinnerGradientConfig::kThreads, 0, stream, winners, runs);
 }
 
-template <int kVector>
-Status scatter(WinnerGradients const& call, kernel::RunParams const& runs, cudaStream_t stream) {
-  kernel::SpreadTarget const& target = call.target;
-  int const tiles = runs.column_tiles;
-  std::int64_t const items = ceil_div(target.weight_rows, target.kernel_size) * tiles;
+/// How many CTAs scatter, and how their work is laid out.
+std::int64_t lay_out(kernel::SpreadTarget const& target, kernel::ScatterParams& params) {
   constexpr std::int64_t kEnough = 512;  // CTAs, to write as fast as memory takes it
+  std::int64_t const windows = ceil_div(target.weight_rows, target.kernel_size);
+  std::int64_t const block_windows =
+      std::max<std::int64_t>(1, ceil_div(windows, kernel::ScatterConfig::Order::kBlocks));
+  std::int64_t const items = ceil_div(windows, block_windows) * block_windows * params.column_tiles;
   std::int64_t const most = std::min<std::int64_t>(kEnough, target.kernel_size);
-  int const shares =
+  params.block_windows = int(block_windows);
+  params.shares =
       int(std::clamp<std::int64_t>(kEnough / std::max<std::int64_t>(items, 1), 1, most));
-  return launch_dependent<kernel::scatter_terms<kVector>>(
-      "scatter_terms", items * shares, kernel::ScatterConfig::kThreads, 0, stream,
-      kernel::ScatterParams{runs.terms, runs.source, call.winners.rows, tiles, shares}, target);
+  return items * params.shares;
 }
 
 template <int kVector>
 Status run_gradients(WinnerGradients const& call, cudaStream_t stream) {
   std::int64_t const rows = call.winners.rows;
   int const columns = call.summed_columns();
-  float* const terms = call.memory + GradientMemory(call.winners.rows, columns).terms;
-  kernel::RunParams const runs{{reinterpret_cast<int*>(terms), reinterpret_cast<int*>(terms + rows),
-                                terms + 2 * rows, terms + 3 * rows},
-                               {call.x, call.x_stride, call.memory, columns},
-                               column_tiles(columns, kVector),
-                               kernel::RunConfig::slice_rows(call.winners.rows)};
-  Status const status = sum_and_gather<kVector>(call, runs, stream);
-  return status.ok() && call.sums() ? scatter<kVector>(call, runs, stream) : status;
+  kernel::GatherParams const gather{call.weight, call.weight_stride, call.grad_x, call.columns,
+                                    column_tiles(call.columns, kVector)};
+  std::int64_t const gather_ctas =
+      call.grad_x != nullptr ? ceil_div(rows, kernel::GatherConfig::kRows) * gather.column_tiles
+                             : 0;
+  std::int64_t ctas = gather_ctas;
+  kernel::WinnerGradientParams params{call.winners, gather,           {},
+                                      call.target,  int(gather_ctas), call.sums() && rows > 0};
+  if (call.sums()) {
+    float* const terms = call.memory + GradientMemory(call.winners.rows, columns).terms;
+    kernel::RunParams const runs{
+        {reinterpret_cast<int*>(terms), reinterpret_cast<int*>(terms + rows), terms + 2 * rows,
+         terms + 3 * rows},
+        {call.x, call.x_stride, call.memory, columns},
+        column_tiles(columns, kVector),
+        kernel::RunConfig::slice_rows(call.winners.rows)};
+    if (Status const status = sum_runs<kVector>(call.winners, runs, stream); !status.ok()) {
+      return status;
+    }
+    params.scatter = {runs.terms, runs.source, runs.column_tiles, 1, 1};
+    ctas += lay_out(call.target, params.scatter);
+  }
+  return launch_dependent<kernel::gather_and_scatter<kVector>>(
+      "gather_and_scatter", ctas, WinnerGradientConfig::kThreads, 0, stream, params);
 }
 
 bool aligned_rows(float const* matrix, std::int64_t stride) {

@@ -36,20 +36,22 @@ def untouched_around(memory: np.ndarray, view: np.ndarray) -> bool:
     return is_poison(memory[:begin]) and is_poison(memory[begin + view.size :])
 
 
-# Rows, windows, K, kernel_size, rows of the weight beyond, shares of a window: with one row, rows
-# that fill a slice, slices of every length, more windows than rows, no rows, no columns.
+# Rows, windows, K, kernel_size, rows of the weight beyond, shares of a window, windows of a block:
+# with one row, rows that fill a slice, slices of every length, more windows than rows, no rows, no
+# columns; blocks that are full, that are not, one of every window.
 SHAPES = (
-    (1, 1, 1, 1, 0, 1),
-    (7, 3, 5, 2, 1, 2),
-    (64, 6, 132, 4, 3, 3),
-    (200, 3, 36, 3, 2, 1),
-    (130, 5, 1100, 2, 0, 1),
-    (40, 50, 8, 1, 0, 1),
-    (0, 4, 8, 2, 1, 1),
-    (6, 4, 0, 2, 1, 1),
-    (2000, 2, 4, 1, 0, 1),
-    (2049, 3, 4, 2, 1, 1),
-    (8193, 2, 4, 1, 0, 1),
+    (1, 1, 1, 1, 0, 1, 1),
+    (7, 3, 5, 2, 1, 2, 2),
+    (64, 6, 132, 4, 3, 3, 1),
+    (200, 3, 36, 3, 2, 1, 4),
+    (130, 5, 1100, 2, 0, 1, 1),
+    (40, 50, 8, 1, 0, 1, 4),
+    (40, 50, 8, 1, 0, 1, 1),
+    (0, 4, 8, 2, 1, 1, 1),
+    (6, 4, 0, 2, 1, 1, 1),
+    (2000, 2, 4, 1, 0, 1, 1),
+    (2049, 3, 4, 2, 1, 1, 1),
+    (8193, 2, 4, 1, 0, 1, 1),
 )
 
 
@@ -58,7 +60,7 @@ WINS = ("any", "one", "threes", "fours", "blocks", "sparse")
 # are started one by one.
 CASES = (
     *((wins, shape, "all" if shape[0] <= 200 else "weight") for wins in WINS for shape in SHAPES),
-    *(("any", (64, 6, 132, 4, 3, 3), needed) for needed in ("x", "weight")),
+    *(("any", (64, 6, 132, 4, 3, 3, 1), needed) for needed in ("x", "weight")),
 )
 
 
@@ -68,7 +70,7 @@ def test_gradients(
     vectors: bool, wins: str, shape: tuple[int, ...], needed: str, kernels: ctypes.CDLL
 ) -> None:
     """Against float64, and nothing is written but what is to be."""
-    m, windows, k, kernel_size, rest, shares = shape
+    m, windows, k, kernel_size, rest, shares, block = shape
     if vectors and k % 4 != 0:
         pytest.skip("rows of another length have no vectors")
     random = np.random.default_rng(m + windows)
@@ -100,8 +102,8 @@ def test_gradients(
     if needed == "x":
         shares = 0
     kernels.winner_gradients(
-        *inputs, m, k, weight_rows, kernel_size, shares, ctypes.c_bool(vectors), *outputs, of_x,
-        *of_weight,
+        *inputs, m, k, weight_rows, kernel_size, shares, block, ctypes.c_bool(vectors),
+        *outputs, of_x, *of_weight,
     )  # fmt: skip
     coefficient = (grad * slopes).astype(np.float64)
     expected = np.zeros((windows, k))

@@ -6,7 +6,7 @@
 #include "cutlass_ops/epilogue/gelu.h"
 #include "cutlass_ops/kernel/row_argmax.h"
 #include "cutlass_ops/kernel/winner_gradient.h"
-#include "cutlass_ops/kernel/winner_rows.h"
+#include "cutlass_ops/kernel/winner_runs.h"
 
 using namespace cutlass_ops;
 using kernel::RunConfig;
@@ -16,25 +16,26 @@ namespace {
 
 /// `shares` of 0: there is no gradient of the weight.
 template <int kVector>
-void run(kernel::WinnerRowParams params, kernel::SpreadTarget const& target, int shares) {
+void run(kernel::RunParams runs, kernel::WinnerGradientParams params, int shares,
+         int block_windows) {
   constexpr int kThreads = WinnerGradientConfig::kThreads;
   int const rows = params.winners.rows;
-  kernel::RunParams& runs = params.runs;
-  kernel::GatherParams& gather = params.gather;
-  int const tiles = std::max(1, int(ceil_div(gather.columns, kThreads * kVector)));
+  int const tiles = std::max(1, int(ceil_div(params.gather.columns, kThreads * kVector)));
   runs.column_tiles = tiles;
-  gather.column_tiles = tiles;
-  params.run_ctas = shares > 0 ? int(ceil_div(rows, runs.slice_rows)) * tiles : 0;
-  int const gather_ctas =
-      gather.out != nullptr ? int(ceil_div(rows, kernel::GatherConfig::kRows)) * tiles : 0;
-  host_cta::run_grid(params.run_ctas + gather_ctas, kThreads,
-                     [&] { kernel::sum_and_gather<kVector>(params); });
-  if (shares > 0) {
-    kernel::ScatterParams const scatter{runs.terms, runs.source, rows, tiles, shares};
-    int const windows = int(ceil_div(target.weight_rows, target.kernel_size));
-    host_cta::run_grid(windows * tiles * shares, kThreads,
-                       [&] { kernel::scatter_terms<kVector>(scatter, target); });
+  params.gather.column_tiles = tiles;
+  if (params.gather.out != nullptr) {
+    params.gather_ctas = int(ceil_div(rows, kernel::GatherConfig::kRows)) * tiles;
   }
+  params.after_runs = shares > 0;
+  int ctas = params.gather_ctas;
+  if (shares > 0) {
+    host_cta::run_grid(int(ceil_div(rows, runs.slice_rows)) * tiles, kThreads,
+                       [&] { kernel::sum_runs<kVector>(params.winners, runs); });
+    int const windows = int(ceil_div(params.target.weight_rows, params.target.kernel_size));
+    params.scatter = {runs.terms, runs.source, tiles, shares, block_windows};
+    ctas += int(ceil_div(windows, block_windows)) * block_windows * tiles * shares;
+  }
+  host_cta::run_grid(ctas, kThreads, [&] { kernel::gather_and_scatter<kVector>(params); });
 }
 
 template <int kThreadsPerRow, int kWidth>
@@ -73,20 +74,22 @@ extern "C" int sums_of_runs(int rows) {
 
 extern "C" void winner_gradients(float const* grad, int const* winners, float const* slopes,
                                  float const* x, float const* windows, int rows, int columns,
-                                 int weight_rows, int kernel_size, int shares, bool vectors,
-                                 float* sums, int* integers, float* floats, float* grad_x,
-                                 float* weight, float* bias) {
-  kernel::WinnerRowParams const params{{grad, winners, slopes, rows},
-                                       {{integers, integers + rows, floats, floats + rows},
-                                        {x, columns, sums, columns},
-                                        0,
-                                        RunConfig::slice_rows(rows)},
-                                       {windows, columns, grad_x, columns, 0},
-                                       0};
-  kernel::SpreadTarget const target{weight, bias, weight_rows, kernel_size};
+                                 int weight_rows, int kernel_size, int shares, int block_windows,
+                                 bool vectors, float* sums, int* integers, float* floats,
+                                 float* grad_x, float* weight, float* bias) {
+  kernel::RunParams const runs{{integers, integers + rows, floats, floats + rows},
+                               {x, columns, sums, columns},
+                               0,
+                               RunConfig::slice_rows(rows)};
+  kernel::WinnerGradientParams const params{{grad, winners, slopes, rows},
+                                            {windows, columns, grad_x, columns, 0},
+                                            {},
+                                            {weight, bias, weight_rows, kernel_size},
+                                            0,
+                                            false};
   if (vectors) {
-    run<4>(params, target, shares);
+    run<4>(runs, params, shares, block_windows);
   } else {
-    run<1>(params, target, shares);
+    run<1>(runs, params, shares, block_windows);
   }
 }

@@ -34,7 +34,7 @@ struct ColumnFactorsConfig {
   static constexpr int kSamples = 8;    ///< rows of W that are looked at, all at once
   static constexpr int kDeadZone = 10;  ///< binades within which columns count as alike
   static constexpr int kMost = 40;      ///< binades of a factor
-  static constexpr int kMostLoss = 16;  ///< binades that a row of W may lose (some_row_loses)
+  static constexpr int kMostLoss = 16;  ///< binades that a row of W may lose (RowExponents::lose)
 };
 
 struct ColumnFactorsParams {
@@ -91,31 +91,61 @@ CUTLASS_OPS_DEVICE int factor_exponent(float sum, float mean) {
   return max(-kMost, min(kMost, binades));
 }
 
-/// Whether one of this warp's rows of W is not what the samples promised. Under factors the halves
-/// of a row of x are as fine as 2^-39 of its largest element times the largest factor, at worst;
-/// they meet elements up to 2^a of a row of W that has been divided, whose result is not small
-/// beside 2^b, its largest element before.
-template <class Config>
-CUTLASS_OPS_DEVICE bool some_row_loses(ColumnFactorsParams const& params, int first, int step,
+/// Of the elements of a row of W that have one.
+struct RowExponents {
+  float whole = -INFINITY;    ///< the largest
+  float divided = -INFINITY;  ///< once every element is divided by its column's factor
+
+  CUTLASS_OPS_DEVICE void include(float value, float factor) {
+    int const exponent = int(__float_as_uint(value) >> 23 & 0xff);
+    if (exponent > 0) {
+      whole = fmaxf(whole, float(exponent));
+      divided = fmaxf(divided, float(exponent - exponent_of_factor(factor)));
+    }
+  }
+
+  /// Whether this row is not what the samples promised. Under factors the halves of a row of x are
+  /// as fine as 2^-39 of its largest element times the largest factor, at worst; they meet elements
+  /// up to 2^a of a row of W that has been divided, whose result is not small beside 2^b, its
+  /// largest element before.
+  CUTLASS_OPS_DEVICE bool lose(int largest_factor) const {
+    bool const finite = whole > 0.0f && whole < 255.0f;
+    return finite &&
+           float(largest_factor) + divided - whole > float(ColumnFactorsConfig::kMostLoss);
+  }
+};
+
+/// Whether one of this warp's rows does: rows in memory, which the lanes share.
+CUTLASS_OPS_DEVICE bool some_row_loses(ColumnFactorsParams const& params, int warp, int warps,
                                        int largest_factor) {
   bool loses = false;
   CUTLASS_OPS_UNROLL_BY(1)
-  for (std::int64_t row = first; row < params.rows; row += step) {
-    float divided = -INFINITY;
-    float whole = -INFINITY;
+  for (std::int64_t row = warp; row < params.rows; row += warps) {
+    RowExponents own;
     CUTLASS_OPS_UNROLL_BY(4)
     for (std::int64_t column = threadIdx.x % 32; column < params.columns; column += 32) {
-      unsigned const bits = __float_as_uint(params.element(row, column));
-      int const exponent = int(bits >> 23 & 0xff);
-      if (exponent > 0) {
-        whole = fmaxf(whole, float(exponent));
-        divided = fmaxf(divided, float(exponent - exponent_of_factor(params.factors[column])));
-      }
+      own.include(params.element(row, column), params.factors[column]);
     }
-    whole = epilogue::warp_reduce<FloatMax>(whole);
-    divided = epilogue::warp_reduce<FloatMax>(divided);
-    bool const finite = whole > 0.0f && whole < 255.0f;
-    loses |= finite && float(largest_factor) + divided - whole > float(Config::kMostLoss);
+    RowExponents const all{epilogue::warp_reduce<FloatMax>(own.whole),
+                           epilogue::warp_reduce<FloatMax>(own.divided)};
+    loses |= all.lose(largest_factor);
+  }
+  return loses;
+}
+
+/// The same of a transpose, whose neighbours in memory are of neighbouring rows: a lane has a row.
+CUTLASS_OPS_DEVICE bool some_row_of_transpose_loses(ColumnFactorsParams const& params, int warp,
+                                                    int warps, int largest_factor) {
+  bool loses = false;
+  CUTLASS_OPS_UNROLL_BY(1)
+  for (std::int64_t row = 32 * std::int64_t{warp} + threadIdx.x % 32; row < params.rows;
+       row += 32 * std::int64_t{warps}) {
+    RowExponents own;
+    CUTLASS_OPS_UNROLL_BY(16)
+    for (int column = 0; column < params.columns; ++column) {
+      own.include(params.element(row, column), params.factors[column]);
+    }
+    loses |= own.lose(largest_factor);
   }
   return loses;
 }
@@ -192,8 +222,10 @@ __global__ void __launch_bounds__(Config::kThreads) column_factors(
   cluster_arrive();
   cluster_wait();  // for all factors
   int const largest = max(0, factor_exponent(all.highest, mean));
+  int const warp = int(first) / 32;
   int const warps = kStep / 32;
-  bool const loses = some_row_loses<Config>(params, int(first) / 32, warps, largest);
+  bool const loses = params.step == 1 ? some_row_loses(params, warp, warps, largest)
+                                      : some_row_of_transpose_loses(params, warp, warps, largest);
   if (__syncthreads_or(loses) && threadIdx.x == 0) {
     *params.spread = 0;
   }

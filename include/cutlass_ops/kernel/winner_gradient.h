@@ -1,11 +1,13 @@
-// The gradient of the weight and bias of a linear layer of which one output per row, the winner,
-// has a gradient: sums of rows, in place of a product with a matrix that is almost all zeros.
+// The gradients of a linear layer of which one output per row, the winner, has a gradient: for the
+// weight and bias sums of rows, in place of a product with a matrix that is almost all zeros.
 #pragma once
 
 #include <cstdint>
 
 #include "cutlass_ops/epilogue/fragment.h"
 #include "cutlass_ops/kernel/cta_places.h"
+#include "cutlass_ops/kernel/window_order.h"
+#include "cutlass_ops/kernel/winner_rows.h"
 #include "cutlass_ops/kernel/winner_sums.h"
 #include "cutlass_ops/predecessor.h"
 
@@ -14,64 +16,37 @@ namespace kernel {
 
 struct ScatterConfig {
   static constexpr int kThreads = WinnerGradientConfig::kThreads;
-  static constexpr int kInFlight = 4;   ///< rows; most windows have none, and their CTAs just write
-  static constexpr int kCtasPerSm = 4;  ///< five come, with 48 registers; asked for, they are
-                                        ///< compiled with waits between the four loads
-  static constexpr int kRowsPerThread = 4;
-  static constexpr int kRows = kThreads * kRowsPerThread;  ///< looked at together
-  static constexpr int kMostTerms = RunConfig::most_terms(kRows);
+  static constexpr int kInFlight = 8;   ///< rows
+  static constexpr int kCtasPerSm = 4;  ///< 64 registers, which these rows take
+  using Rows = RowWindows<kThreads>;    ///< looked at together
+  using Order = WindowOrder<kThreads>;
+  static constexpr int kMostTerms = RunConfig::most_terms(Rows::kRows);
   static constexpr int kListTerms = 128;
-  static_assert(kMostTerms <= kListTerms, "the terms of kRows rows fit in the list");
-};
-
-/// The windows of a thread's share of the kRows terms from `first` on, which are neighbours.
-struct TermWindows {
-  static constexpr int kRows = ScatterConfig::kRowsPerThread;
-
-  int windows[kRows];
-
-  CUTLASS_OPS_DEVICE static int begin(int first) { return first + kRows * int(threadIdx.x); }
-
-  CUTLASS_OPS_DEVICE static TermWindows load(WinnerTerms const& terms, int first, int rows) {
-    TermWindows some;
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      int const row = begin(first) + i;
-      some.windows[i] = row < rows ? terms.windows[row] : -1;
-    }
-    return some;
-  }
-
-  CUTLASS_OPS_DEVICE int count(int window) const {
-    int found = 0;
-    CUTLASS_OPS_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      found += windows[i] == window ? 1 : 0;
-    }
-    return found;
-  }
+  static_assert(kMostTerms <= kListTerms, "the terms of Rows::kRows rows fit in the list");
 };
 
 /// Terms of one window, in their order.
 struct WindowTerms {
+  using Rows = ScatterConfig::Rows;
+
   int row[ScatterConfig::kListTerms];
   TermList<ScatterConfig::kListTerms> list;
   float coefficient[ScatterConfig::kListTerms];
   CtaPlaces<ScatterConfig::kThreads> places;
 
-  /// Appends those among the kRows from `first` on to the `count` rows that are there, which leave
-  /// room for kMostTerms; returns how many there are then. Called by the whole CTA.
-  CUTLASS_OPS_DEVICE int append(int count, TermWindows const& of_thread, int window, int first) {
+  /// Appends those among the Rows::kRows from `first` on to the `count` rows that are there, which
+  /// leave room for kMostTerms; returns how many there are then. Called by the whole CTA.
+  CUTLASS_OPS_DEVICE int append(int count, Rows const& of_thread, int window, int first) {
     int const mine = of_thread.count(window);
     if (!__syncthreads_or(mine)) {  // most of the time
       return count;
     }
-    auto const range = places.template take<TermWindows::kRows>(mine);
+    auto const range = places.template take<Rows::kEach>(mine);
     int place = count + range.first;
     CUTLASS_OPS_UNROLL
-    for (int i = 0; i < TermWindows::kRows; ++i) {
+    for (int i = 0; i < Rows::kEach; ++i) {
       if (of_thread.windows[i] == window) {
-        row[place++] = TermWindows::begin(first) + i;
+        row[place++] = Rows::begin(first) + i;
       }
     }
     return count + range.all;
@@ -90,8 +65,7 @@ struct WindowTerms {
   }
 };
 
-/// Writes a window's gradient to its share of the rows that it is the mean of. Nobody reads them
-/// soon.
+/// Writes a window's gradient to its share of the rows that it is the mean of.
 template <int kVector>
 CUTLASS_OPS_DEVICE void spread(SpreadTarget const& target,
                                TermSum<kVector, ScatterConfig::kInFlight> const& sum, int window,
@@ -105,11 +79,7 @@ CUTLASS_OPS_DEVICE void spread(SpreadTarget const& target,
   auto const mean = epilogue::map(sum.columns, [&](float value) { return value / size; });
   float* to = target.weight + (first + share) * columns + column;
   for (int row = share; row < rows; row += shares, to += std::int64_t{shares} * columns) {
-    if constexpr (kVector == 4) {
-      __stcs(reinterpret_cast<float4*>(to), make_float4(mean[0], mean[1], mean[2], mean[3]));
-    } else {
-      __stcs(to, mean[0]);
-    }
+    epilogue::store_columns<kVector>(to, mean, kVector, true);
   }
 }
 
@@ -122,49 +92,88 @@ CUTLASS_OPS_DEVICE void spread_bias(SpreadTarget const& target, float mean, int 
   }
 }
 
-/// A CTA takes one tile of columns of one window: it looks for its terms among all, and adds them
-/// up in their order. Behind the last window stands the remainder, which has no terms. Coefficients
-/// are few: one thread adds them, in float64.
+/// The sum of a window's terms, in their order, and that of their coefficients, which are few: one
+/// thread adds them, in float64.
 template <int kVector>
-__global__ void __launch_bounds__(ScatterConfig::kThreads, ScatterConfig::kCtasPerSm) scatter_terms(
-    __grid_constant__ ScatterParams const params, __grid_constant__ SpreadTarget const target) {
-  using Config = ScatterConfig;
-  __shared__ WindowTerms terms;
-  wait_for_predecessor();
-  release_successor();
-  int const tile = blockIdx.x % params.column_tiles;
-  int const share = blockIdx.x / params.column_tiles % params.shares;
-  int const window = blockIdx.x / params.column_tiles / params.shares;
-  int const column = (tile * Config::kThreads + int(threadIdx.x)) * kVector;
-  bool const has_bias = target.bias != nullptr && tile == 0 && share == 0;
-  TermSum<kVector, Config::kInFlight> sum;
-  double of_coefficients = 0.0;
-  int count = 0;
-  TermWindows next = TermWindows::load(params.terms, 0, params.rows);
-  for (int first = 0; first < params.rows; first += Config::kRows) {
-    TermWindows const here = next;
-    next = TermWindows::load(params.terms, first + Config::kRows, params.rows);
-    count = terms.append(count, here, window, first);
-    bool const last = first + Config::kRows >= params.rows;
-    if (count > (last ? 0 : Config::kListTerms - Config::kMostTerms)) {
-      terms.take(count, params.terms, params.source);
-      if (column < params.source.columns) {
-        sum.add(terms.list, 0, count, column);
+struct WindowSum {
+  TermSum<kVector, ScatterConfig::kInFlight> columns;
+  double coefficients = 0.0;
+
+  /// By the whole CTA.
+  CUTLASS_OPS_DEVICE void add(WindowTerms& terms, ScatterParams const& params, int rows, int window,
+                              int column) {
+    using Rows = ScatterConfig::Rows;
+    constexpr int kRoom = ScatterConfig::kListTerms - ScatterConfig::kMostTerms;
+    int count = 0;
+    Rows next = Rows::load(params.terms.windows, 0, rows);
+    for (int first = 0; first < rows; first += Rows::kRows) {
+      Rows const here = next;
+      next = Rows::load(params.terms.windows, first + Rows::kRows, rows);
+      count = terms.append(count, here, window, first);
+      bool const last = first + Rows::kRows >= rows;
+      if (count > (last ? 0 : kRoom)) {
+        terms.take(count, params.terms, params.source);
+        if (column < params.source.columns) {
+          columns.add(terms.list, 0, count, column);
+        }
+        for (int i = 0; threadIdx.x == 0 && i < count; ++i) {
+          coefficients += double(terms.coefficient[i]);
+        }
+        count = 0;
       }
-      for (int i = 0; has_bias && threadIdx.x == 0 && i < count; ++i) {
-        of_coefficients += double(terms.coefficient[i]);
-      }
-      count = 0;
     }
   }
-  spread(target, sum, window, share, params.shares, params.source.columns, column);
-  if (has_bias) {
+};
+
+/// A CTA takes one tile of columns of one window, and its share of the rows to write. Behind the
+/// last window stands the remainder, which has no terms. Zeros need not wait for the sums of runs.
+template <int kVector>
+CUTLASS_OPS_DEVICE void scatter_terms(Winners const& winners, ScatterParams const& params,
+                                      SpreadTarget const& target, int item) {
+  using Config = ScatterConfig;
+  __shared__ Config::Order order;
+  __shared__ WindowTerms terms;
+  int const tile = item % params.column_tiles;
+  int const share = item / params.column_tiles % params.shares;
+  int const turn = item / params.column_tiles / params.shares;
+  auto const place = order.at(turn / params.block_windows, winners, params.block_windows);
+  int const window = place.block * params.block_windows + turn % params.block_windows;
+  int const column = (tile * Config::kThreads + int(threadIdx.x)) * kVector;
+  WindowSum<kVector> sum;
+  if (place.wins) {
+    wait_for_predecessor();
+    sum.add(terms, params, winners.rows, window, column);
+  }
+  spread(target, sum.columns, window, share, params.shares, params.source.columns, column);
+  if (target.bias != nullptr && tile == 0 && share == 0) {
     __shared__ float mean;
     if (threadIdx.x == 0) {
-      mean = float(of_coefficients / double(target.kernel_size));
+      mean = float(sum.coefficients / double(target.kernel_size));
     }
     __syncthreads();
     spread_bias(target, mean, window);
+  }
+}
+
+/// The gradient of x first, so that the sums of runs are there before a CTA waits for them. All
+/// else that this kernel reads was there before any CTA of sum_runs let this one come, so it starts
+/// at once. But it must not end before sum_runs does: kernels behind it wait for this one alone.
+template <int kVector>
+__global__ void __launch_bounds__(ScatterConfig::kThreads, ScatterConfig::kCtasPerSm)
+gather_and_scatter(__grid_constant__ WinnerGradientParams const params) {
+  if (!params.after_runs) {
+    wait_for_predecessor();
+  }
+  release_successor();
+  int const item = int(blockIdx.x);
+  if (item < params.gather_ctas) {
+    gather_winners<kVector>(params.winners, params.gather, item);
+  } else {
+    scatter_terms<kVector>(params.winners, params.scatter, params.target,
+                           item - params.gather_ctas);
+  }
+  if (item == int(gridDim.x) - 1) {
+    wait_for_predecessor();
   }
 }
 

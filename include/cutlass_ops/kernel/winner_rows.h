@@ -1,16 +1,12 @@
-// What the gradients of a row maximum take from the rows one by one: the gradient of x, a row of
-// the weight each, and beside it the sums of runs, which the gradient of the weight is made of. In
-// one launch, since either leaves bandwidth idle: few CTAs sum runs, and wait for memory most of
-// the time.
+// The gradient of x, where one output per row of a linear layer has a gradient: a row of the weight
+// each.
 #pragma once
 
 #include <cstdint>
 
 #include "cutlass_ops/epilogue/fragment.h"
-#include "cutlass_ops/kernel/winner_runs.h"
 #include "cutlass_ops/kernel/winner_sums.h"
 #include "cutlass_ops/kernel/winners.h"
-#include "cutlass_ops/predecessor.h"
 
 namespace cutlass_ops {
 namespace kernel {
@@ -50,19 +46,6 @@ CUTLASS_OPS_DEVICE void gather_winners(Winners const& winners, GatherParams cons
       epilogue::store_columns<kVector>(params.out + (first + i) * params.columns + column, y,
                                        kVector, true);
     }
-  }
-}
-
-template <int kVector>
-__global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 4) sum_and_gather(
-    __grid_constant__ WinnerRowParams const params) {
-  wait_for_predecessor();
-  release_successor();
-  int const item = int(blockIdx.x);
-  if (item < params.run_ctas) {
-    sum_runs<kVector>(params.winners, params.runs, item);
-  } else {
-    gather_winners<kVector>(params.winners, params.gather, item - params.run_ctas);
   }
 }
 

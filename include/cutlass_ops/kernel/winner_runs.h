@@ -7,6 +7,7 @@
 
 #include "cutlass_ops/kernel/cta_places.h"
 #include "cutlass_ops/kernel/winner_sums.h"
+#include "cutlass_ops/predecessor.h"
 
 namespace cutlass_ops {
 namespace kernel {
@@ -101,13 +102,18 @@ struct RunFinder {
   }
 };
 
-/// A CTA takes one slice of the rows and one tile of columns.
+/// A CTA takes one slice of the rows and one tile of columns. (Without a number of CTAs an SM the
+/// compiler keeps to 32 registers, and waits for every row by itself.) What comes next may rely on
+/// it that whatever was before this kernel is done once it is there itself (gather_and_scatter).
 template <int kVector>
-CUTLASS_OPS_DEVICE void sum_runs(Winners const& winners, RunParams const& params, int item) {
-  constexpr int kInFlight = 8;  // this waits for memory, and has few CTAs
+__global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 1) sum_runs(
+    __grid_constant__ Winners const winners, __grid_constant__ RunParams const params) {
+  constexpr int kInFlight = 16;  // this waits for memory, and has few CTAs
   __shared__ RunFinder finder;
-  int const tile = item % params.column_tiles;
-  std::int64_t const slice = item / params.column_tiles;
+  wait_for_predecessor();
+  release_successor();
+  int const tile = int(blockIdx.x) % params.column_tiles;
+  std::int64_t const slice = int(blockIdx.x) / params.column_tiles;
   std::int64_t const begin = slice * params.slice_rows;
   int const rows = int(min(std::int64_t{params.slice_rows}, winners.rows - begin));
   std::int64_t const first_sum = slice * RunConfig::sums_of(params.slice_rows);

@@ -70,20 +70,29 @@ struct RunParams {
   int slice_rows;  ///< neighbours among which runs are looked for, up to the threads of a CTA
 };
 
-/// Of the kernel that sums runs and gathers rows.
-struct WinnerRowParams {
-  Winners winners;
-  RunParams runs;
-  GatherParams gather;
-  int run_ctas;  ///< the first of the grid; the others gather
-};
-
 struct ScatterParams {
   WinnerTerms terms;
   TermSource source;
-  int rows;
   int column_tiles;
-  int shares;  ///< CTAs that write the rows of one window, each having the sum
+  int shares;         ///< CTAs that write the rows of one window, each having the sum
+  int block_windows;  ///< neighbours that have one place in WindowOrder
+};
+
+struct SpreadTarget {
+  float* weight;    ///< [weight_rows, columns], contiguous, or nullptr
+  float* bias;      ///< [weight_rows], or nullptr
+  int weight_rows;  ///< windows * kernel_size and a remainder, which gets zeros
+  int kernel_size;
+};
+
+/// Of the kernel that writes the gradients.
+struct WinnerGradientParams {
+  Winners winners;
+  GatherParams gather;
+  ScatterParams scatter;
+  SpreadTarget target;
+  int gather_ctas;  ///< the first of the grid; the others scatter
+  bool after_runs;  ///< the kernel before it is sum_runs, which without rows is not launched
 };
 
 /// Rows that are summed at once where they share a window.
@@ -100,13 +109,6 @@ struct RunConfig {
   /// Terms that a window has in so many rows, which are whole slices: rows that make no run, or the
   /// sum of those that do, of each.
   static constexpr int most_terms(int rows) { return rows / kLeastSlice * (kLeastLength - 1); }
-};
-
-struct SpreadTarget {
-  float* weight;    ///< [weight_rows, columns], contiguous, or nullptr
-  float* bias;      ///< [weight_rows], or nullptr
-  int weight_rows;  ///< windows * kernel_size and a remainder, which gets zeros
-  int kernel_size;
 };
 
 }  // namespace kernel
