@@ -20,6 +20,7 @@
 #include "kernel_table.h"
 #include "matrix_slots.h"
 #include "registry.h"
+#include "repairs.h"
 #include "stream_memory.h"
 
 namespace cutlass_ops {
@@ -206,21 +207,20 @@ struct Launchers {
   }
 
   static Status refine(LinearCall const& call) {
-    Chain const steps = chain(call.arguments, call.problem.n);
-    int const output_columns = call.problem.n / steps.window();
     using Config = kernel::RefineNonfiniteConfig;
     constexpr int kThreads = Config::kThreads;
     int const rows_per_cta = Config::rows_per_cta(call.problem.m);
     std::int64_t const ctas = grid_stride_ctas(call.problem.m, rows_per_cta);
     if constexpr (Sink::kReduces) {
-      kernel::RefineNonfiniteParams<Chain> const params{call.problem, steps,         output_columns,
-                                                        call.out,     missing(call), rows_per_cta};
       return launch_dependent<kernel::refine_nonfinite<Chain, typename Sink::Monoid>>(
-          "refine_nonfinite", ctas, kThreads, 0, call.stream, params);
+          "refine_nonfinite", ctas, kThreads, 0, call.stream, refine_params<Chain>(call),
+          rows_per_cta);
     } else if (call.weight_pairs.halves != nullptr) {
+      Chain const steps = chain(call.arguments, call.problem.n);
+      int const output_columns = call.problem.n / steps.window();
       kernel::RepairRowsParams<Chain, Sink> const params{
           call.problem,   steps,          Sink::make(call.out, output_columns, 1),
-          steps.window(), output_columns, missing(call),
+          steps.window(), output_columns, missing_halves(call),
           rows_per_cta};
       return launch_dependent<kernel::repair_rows<Chain, Sink>>("repair_rows", ctas, kThreads, 0,
                                                                 call.stream, params);
@@ -230,16 +230,6 @@ struct Launchers {
   }
 
  private:
-  static kernel::MissingHalves missing(LinearCall const& call) {
-    int const shares = call.plan.kernel == kFp16x3Narrow ? call.plan.splits : 1;
-    return {call.x_scales,
-            call.problem.m,
-            shares,
-            call.weight_pairs,
-            call.column_flags,
-            int(ceil_div(call.weight_pairs.rows, kKernels[call.plan.kernel].tile_n))};
-  }
-
   /// Output columns of a matrix that a thread evaluates at a time. Windows of one column, over a
   /// folded operand, need not go one by one.
   static int matrix_width(Chain const& chain) {

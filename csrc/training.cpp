@@ -32,24 +32,24 @@ struct WinnerOutputs {
   Tensor slopes;
 };
 
-/// Of h = source + bias.
+/// Of h = source + bias; `unfolded`, if there is one, repairs the values.
 void find_winners(Operands const& operands, epilogue::MatrixSource const& source,
                   epilogue::Arguments const& arguments, int rows, Activation activation,
-                  double scale, WinnerOutputs const& out) {
+                  double scale, WinnerOutputs const& out, LinearCall const* unfolded) {
   STD_TORCH_CHECK(source.columns > 0, "the maximum needs at least one column");
   epilogue::Reader reader(arguments);
   check(run_row_argmax({source, epilogue::Bias::make(reader, source.columns), rows, float(scale),
                         operands.dense(out.values, "values", rows),
                         indices(out.winners, "winners", rows, out.values),
                         operands.dense(out.slopes, "slopes", rows)},
-                       activation, operands.stream()));
+                       activation, unfolded, operands.stream()));
 }
 
 void row_argmax(Tensor h, std::string activation, double scale, Tensor values, Tensor winners,
                 Tensor slopes) {
   Operands const operands(h);
   find_winners(operands, matrix_of(operands, h), {}, extent(h.size(0)), activation_of(activation),
-               scale, {values, winners, slopes});
+               scale, {values, winners, slopes}, nullptr);
 }
 
 std::int64_t winner_memory(std::int64_t rows, std::int64_t windows, std::int64_t workspace) {
@@ -92,19 +92,17 @@ void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::st
   task.call.out = first;
   check(make_pairs(task.call));
   WinnerOutputs const outputs{values, winners, slopes};
+  whole.call.out = operands.dense(values, "values", problem.m);
+  LinearCall const* const unfolded = folded ? &whole.call : nullptr;
   if (task.call.plan.direct || takes_halves(task.call.plan.kernel)) {
     check(run_linear(task.epilogue, task.call));
     check(repair_linear(task.epilogue, task.call));
     find_winners(operands, epilogue::MatrixSource::make(first, problem.n, problem.n), {}, problem.m,
-                 activation_of(activation), scale, outputs);
+                 activation_of(activation), scale, outputs, unfolded);
   } else {  // nothing is repaired, and h need not be written
     check(run_partial_gemm(task.call, task.call.workspace));
     find_winners(operands, partial_matrices(task.call), task.call.arguments, problem.m,
-                 activation_of(activation), scale, outputs);
-  }
-  if (folded) {
-    whole.call.out = operands.dense(values, "values", problem.m);
-    check(whole.epilogue.refine(whole.call));
+                 activation_of(activation), scale, outputs, unfolded);
   }
 }
 

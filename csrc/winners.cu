@@ -5,10 +5,16 @@
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/arguments.h"
+#include "cutlass_ops/epilogue/avg_pool.h"
+#include "cutlass_ops/epilogue/bias.h"
+#include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/epilogue/gelu.h"
+#include "cutlass_ops/epilogue/row_max.h"
+#include "cutlass_ops/epilogue/scale.h"
 #include "cutlass_ops/kernel/row_argmax.h"
 #include "cutlass_ops/kernel/winner_gradient.h"
 #include "cutlass_ops/kernel/winner_runs.h"
+#include "repairs.h"
 #include "winner_memory.h"
 
 namespace cutlass_ops {
@@ -16,28 +22,44 @@ namespace {
 
 using kernel::WinnerGradientConfig;
 
+/// What repairs the maxima of a row, as op B has them.
+template <class Activation>
+using Repair = kernel::RefineNonfinite<
+    epilogue::Chain<epilogue::Bias, epilogue::AvgPool, Activation, epilogue::Scale>,
+    epilogue::MaxMonoid>;
+
 template <class Config, class Activation>
-Status launch_argmax(kernel::RowArgmaxParams const& params, cudaStream_t stream) {
-  return launch_dependent<kernel::row_argmax<Config, Activation>>(
+Status launch_argmax(kernel::RowArgmaxParams const& params, Repair<Activation> const& repair,
+                     cudaStream_t stream) {
+  static_assert(Config::kThreads == kernel::RefineNonfiniteConfig::kThreads, "as many threads");
+  return launch_dependent<kernel::row_argmax<Config, Activation, Repair<Activation>>>(
       "row_argmax", grid_stride_ctas(params.rows, Config::kRows), Config::kThreads, 0, stream,
-      params);
+      params, repair);
 }
 
 template <class Activation, int kWidth>
-Status choose_argmax(kernel::RowArgmaxParams const& params, cudaStream_t stream) {
+Status choose_argmax(kernel::RowArgmaxParams const& params, Repair<Activation> const& repair,
+                     cudaStream_t stream) {
   // A warp has some 32 columns a lane then.
   constexpr int kLongRow = 1024;
+  using Long = kernel::RowArgmaxConfig<256, kWidth>;
+  using Short = kernel::RowArgmaxConfig<32, kWidth>;
   return params.source.columns > kLongRow
-             ? launch_argmax<kernel::RowArgmaxConfig<256, kWidth>, Activation>(params, stream)
-             : launch_argmax<kernel::RowArgmaxConfig<32, kWidth>, Activation>(params, stream);
+             ? launch_argmax<Long, Activation>(params, repair, stream)
+             : launch_argmax<Short, Activation>(params, repair, stream);
 }
 
 template <class Activation>
-Status choose_argmax(kernel::RowArgmaxParams const& params, cudaStream_t stream) {
+Status choose_argmax(kernel::RowArgmaxParams const& params, LinearCall const* unfolded,
+                     cudaStream_t stream) {
+  Repair<Activation> repair{};
+  if (unfolded != nullptr) {
+    repair = {refine_params<decltype(repair.params.chain)>(*unfolded), true};
+  }
   bool const vectorized =
       params.source.vectorized && params.bias.vectorized && params.source.columns % 4 == 0;
-  return vectorized ? choose_argmax<Activation, 4>(params, stream)
-                    : choose_argmax<Activation, 1>(params, stream);
+  return vectorized ? choose_argmax<Activation, 4>(params, repair, stream)
+                    : choose_argmax<Activation, 1>(params, repair, stream);
 }
 
 /// At least one: a weight without columns may have a bias all the same.
@@ -104,9 +126,10 @@ bool aligned_rows(float const* matrix, std::int64_t stride) {
 }  // namespace
 
 Status run_row_argmax(kernel::RowArgmaxParams const& params, Activation activation,
-                      cudaStream_t stream) {
-  return activation == Activation::kGelu ? choose_argmax<epilogue::Gelu>(params, stream)
-                                         : choose_argmax<epilogue::GeluTanh>(params, stream);
+                      LinearCall const* unfolded, cudaStream_t stream) {
+  return activation == Activation::kGelu
+             ? choose_argmax<epilogue::Gelu>(params, unfolded, stream)
+             : choose_argmax<epilogue::GeluTanh>(params, unfolded, stream);
 }
 
 Status run_winner_gradients(WinnerGradients const& call, cudaStream_t stream) {

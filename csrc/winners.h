@@ -7,13 +7,15 @@
 
 #include "cutlass_ops/kernel/winners.h"
 #include "cutlass_ops/status.h"
+#include "registry.h"
 #include "row_kernels.h"
 
 namespace cutlass_ops {
 
-/// values, winners and slopes of each row of h = source + bias.
+/// values, winners and slopes of each row of h = source + bias. Where h is of a folded weight,
+/// `unfolded` is the call of op B that the values are the results of: they are repaired.
 Status run_row_argmax(kernel::RowArgmaxParams const& params, Activation activation,
-                      cudaStream_t stream);
+                      LinearCall const* unfolded, cudaStream_t stream);
 
 /// What the gradients are made of, and where they go: those that are not wanted are nullptr.
 struct WinnerGradients {

@@ -41,8 +41,9 @@ void run(kernel::RunParams runs, kernel::WinnerGradientParams params, int shares
 template <int kThreadsPerRow, int kWidth>
 void run_argmax(kernel::RowArgmaxParams const& params, int ctas) {
   using Config = kernel::RowArgmaxConfig<kThreadsPerRow, kWidth>;
-  host_cta::run_grid(ctas, Config::kThreads,
-                     [&] { kernel::row_argmax<Config, epilogue::Gelu>(params); });
+  host_cta::run_grid(ctas, Config::kThreads, [&] {
+    kernel::row_argmax<Config, epilogue::Gelu>(params, kernel::NoRowRepair{});
+  });
 }
 
 }  // namespace

@@ -38,11 +38,15 @@ struct RefineNonfiniteParams {
   int output_columns;
   float* out;  ///< [m], results of the folded path, repaired in place
   MissingHalves missing;
-  int rows_per_cta;
 
   /// Whether the row is to be looked at, or, where operands were split, computed again.
   CUTLASS_OPS_DEVICE bool suspects(int row) const {
     return missing.were_split() ? missing.some_of_x(row) : bool(isinf(out[row]));
+  }
+
+  /// Whether every row is, as far as this thread of the CTA looks.
+  CUTLASS_OPS_DEVICE bool some_of_weight() const {
+    return missing.were_split() && missing.some_of_weight();
   }
 };
 
@@ -78,40 +82,61 @@ CUTLASS_OPS_DEVICE void refine_row(RefineNonfiniteParams<Chain> const& params, i
   }
 }
 
-/// Groups of rows in a grid-stride loop; almost every group ends at the first test.
+/// `count` rows from `begin` on, by the whole CTA, which sees their results: by the first test
+/// almost always none is wrong.
 template <class Chain, class Monoid>
-__global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfinite(
-    __grid_constant__ RefineNonfiniteParams<Chain> const params) {
-  using Config = RefineNonfiniteConfig;
-  wait_for_predecessor();
-  release_successor();
+CUTLASS_OPS_DEVICE void refine_rows(RefineNonfiniteParams<Chain> const& params, std::int64_t begin,
+                                    int count, bool some_of_weight) {
   gemm::Problem const& problem = params.problem;
-  int const rows_per_cta = params.rows_per_cta;
-  bool const some_of_weight = params.missing.were_split() && params.missing.some_of_weight();
-  // 64 bits: a step of many CTAs can pass the limit of rows, 2^31 - 4097.
-  for (std::int64_t begin = std::int64_t{blockIdx.x} * rows_per_cta; begin < problem.m;
-       begin += std::int64_t{gridDim.x} * rows_per_cta) {
-    std::int64_t const mine = begin + threadIdx.x;
-    bool const suspect =
-        threadIdx.x < rows_per_cta && mine < problem.m && params.suspects(int(mine));
-    if (!__syncthreads_or(some_of_weight || suspect)) {
-      continue;
+  std::int64_t const mine = begin + threadIdx.x;
+  bool const suspect = threadIdx.x < count && mine < problem.m && params.suspects(int(mine));
+  if (!__syncthreads_or(some_of_weight || suspect)) {
+    return;
+  }
+  bool const every_row = bool(__syncthreads_or(some_of_weight));
+  for (std::int64_t row = begin; row < begin + count && row < problem.m; ++row) {
+    bool wanted = every_row || (params.missing.were_split() && params.suspects(int(row)));
+    if (!wanted && params.suspects(int(row))) {
+      for (int k = int(threadIdx.x); k < problem.k; k += RefineNonfiniteConfig::kThreads) {
+        wanted |= bool(isinf(problem.x[row * problem.x_stride + k]));
+      }
     }
-    bool const every_row = bool(__syncthreads_or(some_of_weight));
-    for (std::int64_t row = begin; row < begin + rows_per_cta && row < problem.m; ++row) {
-      bool wanted = every_row || (params.missing.were_split() && params.suspects(int(row)));
-      if (!wanted && params.suspects(int(row))) {
-        for (int k = int(threadIdx.x); k < problem.k; k += Config::kThreads) {
-          wanted |= bool(isinf(problem.x[row * problem.x_stride + k]));
-        }
-      }
-      // Also the barrier between reading out[row] above and writing it below.
-      if (__syncthreads_or(wanted)) {
-        refine_row<Chain, Monoid>(params, int(row));
-      }
+    // Also the barrier between reading out[row] above and writing it below.
+    if (__syncthreads_or(wanted)) {
+      refine_row<Chain, Monoid>(params, int(row));
     }
   }
 }
+
+/// Groups of rows in a grid-stride loop.
+template <class Chain, class Monoid>
+__global__ void __launch_bounds__(RefineNonfiniteConfig::kThreads) refine_nonfinite(
+    __grid_constant__ RefineNonfiniteParams<Chain> const params, int rows_per_cta) {
+  wait_for_predecessor();
+  release_successor();
+  bool const some_of_weight = params.some_of_weight();
+  // 64 bits: a step of many CTAs can pass the limit of rows, 2^31 - 4097.
+  for (std::int64_t begin = std::int64_t{blockIdx.x} * rows_per_cta; begin < params.problem.m;
+       begin += std::int64_t{gridDim.x} * rows_per_cta) {
+    refine_rows<Chain, Monoid>(params, begin, rows_per_cta, some_of_weight);
+  }
+}
+
+/// The repair as the end of the kernel that makes the results, whose CTAs have as many threads: a
+/// launch less. Not where a kernel wants the registers for more CTAs (docs/performance.md).
+template <class Chain, class Monoid>
+struct RefineNonfinite {
+  RefineNonfiniteParams<Chain> params;
+  bool wanted;
+
+  /// By the whole CTA, which has written these results.
+  CUTLASS_OPS_DEVICE void refine(std::int64_t begin, int count) const {
+    if (wanted) {
+      __syncthreads();
+      refine_rows<Chain, Monoid>(params, begin, count, params.some_of_weight());
+    }
+  }
+};
 
 }  // namespace kernel
 }  // namespace cutlass_ops

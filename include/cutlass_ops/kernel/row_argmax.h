@@ -157,24 +157,33 @@ CUTLASS_OPS_DEVICE FirstMaximum first_maximum(RowArgmaxParams const& params, std
   return best;
 }
 
+/// Values that stay as they are.
+struct NoRowRepair {
+  CUTLASS_OPS_DEVICE void refine(std::int64_t, int) const {}
+};
+
 /// A warp a row, or, where rows are long, a CTA.
-template <class Config, class Activation>
+template <class Config, class Activation, class Repair>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) row_argmax(
-    __grid_constant__ RowArgmaxParams const params) {
+    __grid_constant__ RowArgmaxParams const params, __grid_constant__ Repair const repair) {
   constexpr int kThreads = Config::kThreadsPerRow;
   static_assert(kThreads == 32 || kThreads == Config::kThreads, "a warp or the CTA");
   wait_for_predecessor();
   release_successor();
   int const thread = threadIdx.x % kThreads;
   std::int64_t const step = std::int64_t{gridDim.x} * Config::kRows;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * Config::kRows + threadIdx.x / kThreads;
-       row < params.rows; row += step) {
-    FirstMaximum const best = first_maximum<Config, Activation>(params, row, thread);
-    if (thread == 0) {
-      params.values[row] = best.value;
-      params.winners[row] = best.column;
-      params.slopes[row] = params.scale * Activation::derivative(best.h);
+  for (std::int64_t begin = std::int64_t{blockIdx.x} * Config::kRows; begin < params.rows;
+       begin += step) {
+    std::int64_t const row = begin + threadIdx.x / kThreads;
+    if (row < params.rows) {
+      FirstMaximum const best = first_maximum<Config, Activation>(params, row, thread);
+      if (thread == 0) {
+        params.values[row] = best.value;
+        params.winners[row] = best.column;
+        params.slopes[row] = params.scale * Activation::derivative(best.h);
+      }
     }
+    repair.refine(begin, Config::kRows);
   }
 }
 
