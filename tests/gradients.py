@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 import torch
 from fused import Fused
-from oracle import UNIT, Head, Linear, Matrix, eager_forms, full_float32, relative_l2
+from oracle import (
+    NEARBY_RUNS,
+    UNIT,
+    Head,
+    Linear,
+    Matrix,
+    eager_forms,
+    full_float32,
+    relative_l2,
+)
 from torch import Tensor
 
 Gradients = list[Tensor]
@@ -62,7 +71,7 @@ def check_gradients(op: Fused, operands: Linear, *, strict: bool = False) -> Gra
         errors = [_relative(a, t, t) for a, t in zip(actual, truth, strict=True)]
         yardstick = _eager_errors(forms[:1], operands, g, truth, truth)
         generator = torch.Generator(g.device).manual_seed(1)
-        for run in range(0 if strict else 25):
+        for run in range(0 if strict else NEARBY_RUNS[-1] + 1):
             if all(e <= 2 * y + 4 * UNIT for e, y in zip(errors, yardstick, strict=True)):
                 break
             near = operands.nearby(generator) if run else operands
@@ -92,7 +101,7 @@ def check_row_gradients(actual: Gradients, head: Head, operands: Matrix, g: Tens
     errors = [_relative(a, t, t) for a, t in zip(actual, truth, strict=True)]
     generator = torch.Generator(g.device).manual_seed(1)
     yardstick = [0.0] * len(truth)
-    for run in range(25):
+    for run in range(NEARBY_RUNS[-1] + 1):
         near = operands.nearby(generator) if run > 1 else operands
         near_truth = row_gradients_of(exact, near, g, torch.float64) if run > 1 else truth
         for form in eager_forms(head, operands)[: 2 if run else 1]:
