@@ -58,7 +58,7 @@ std::int64_t winner_memory(std::int64_t rows, std::int64_t windows, std::int64_t
 
 /// Op B on the means of `kernel_size` rows of the weight, which go to `folded` unless they are the
 /// rows themselves: the forward of a training step in one crossing from Python. `name`: the
-/// description of op B, which repairs what folding does to infinities.
+/// description of op B with this activation. Infinities that folding spoils are repaired.
 void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
                     std::int64_t kernel_size, std::string activation, double scale,
                     std::int64_t kernel, std::int64_t splits, Tensor memory,
@@ -99,7 +99,7 @@ void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::st
     check(repair_linear(task.epilogue, task.call));
     find_winners(operands, epilogue::MatrixSource::make(first, problem.n, problem.n), {}, problem.m,
                  activation_of(activation), scale, outputs, unfolded);
-  } else {  // nothing is repaired, and h need not be written
+  } else {  // h is not repaired, and need not be written
     check(run_partial_gemm(task.call, task.call.workspace));
     find_winners(operands, partial_matrices(task.call), task.call.arguments, problem.m,
                  activation_of(activation), scale, outputs, unfolded);

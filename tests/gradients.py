@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 from fused import Fused
 from oracle import (
-    NEARBY_RUNS,
     UNIT,
     Head,
     Linear,
     Matrix,
     eager_forms,
     full_float32,
+    inputs_nearby,
     relative_l2,
 )
 from torch import Tensor
@@ -71,12 +72,11 @@ def check_gradients(op: Fused, operands: Linear, *, strict: bool = False) -> Gra
         errors = [_relative(a, t, t) for a, t in zip(actual, truth, strict=True)]
         yardstick = _eager_errors(forms[:1], operands, g, truth, truth)
         generator = torch.Generator(g.device).manual_seed(1)
-        for run in range(0 if strict else NEARBY_RUNS[-1] + 1):
+        for near in () if strict else inputs_nearby(operands, generator):
             if all(e <= 2 * y + 4 * UNIT for e, y in zip(errors, yardstick, strict=True)):
                 break
-            near = operands.nearby(generator) if run else operands
-            near_g = upstream(op, near) if run else g
-            near_truth = exact_gradients(op.head, near, near_g) if run else truth
+            near_g = g if near is operands else upstream(op, near)
+            near_truth = truth if near is operands else exact_gradients(op.head, near, near_g)
             more = _eager_errors(forms, near, near_g, near_truth, truth)
             yardstick = [max(pair) for pair in zip(yardstick, more, strict=True)]
     for name, error, eager in zip(("x", "weight", "bias"), errors, yardstick, strict=False):
@@ -101,9 +101,8 @@ def check_row_gradients(actual: Gradients, head: Head, operands: Matrix, g: Tens
     errors = [_relative(a, t, t) for a, t in zip(actual, truth, strict=True)]
     generator = torch.Generator(g.device).manual_seed(1)
     yardstick = [0.0] * len(truth)
-    for run in range(NEARBY_RUNS[-1] + 1):
-        near = operands.nearby(generator) if run > 1 else operands
-        near_truth = row_gradients_of(exact, near, g, torch.float64) if run > 1 else truth
+    for run, near in enumerate(chain((operands,), inputs_nearby(operands, generator))):
+        near_truth = truth if near is operands else row_gradients_of(exact, near, g, torch.float64)
         for form in eager_forms(head, operands)[: 2 if run else 1]:
             eager = row_gradients_of(form, near, g, torch.float32)
             found = [_relative(*ts) for ts in zip(eager, near_truth, truth, strict=True)]

@@ -24,7 +24,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -288,6 +288,18 @@ class Yardstick:
 # the bound they leave, luck is no excuse.
 NEARBY_RUNS = (0, 12, 100)
 HOPELESS = 16
+
+
+AnyOperands = TypeVar("AnyOperands", Linear, Matrix)
+
+
+def inputs_nearby(operands: AnyOperands, generator: torch.Generator) -> Iterator[AnyOperands]:
+    """All of these, beginning with the input itself."""
+    yield operands
+    for _ in range(sum(NEARBY_RUNS)):
+        yield operands.nearby(generator)
+
+
 # Results that passed, and those among them that needed the allowance; strict ones do not count.
 tally = Counter(judged=0, allowed=0)
 MOST_ALLOWED, ENOUGH = 0.05, 200  # the largest share of them, once so many were judged

@@ -19,7 +19,7 @@ inline cudaLaunchAttribute dependent_attribute() {
   return attribute;
 }
 
-/// Like launch_with_shared, for a kernel that begins with wait_for_predecessor: where its code does
+/// Like launch_with_shared, for a kernel that waits as predecessor.h says: where its code does
 /// wait, which code built for an older architecture does not, whatever the device.
 template <auto kKernel, class... Arguments>
 Status launch_dependent(char const* what, std::int64_t ctas, int threads, std::size_t shared_bytes,

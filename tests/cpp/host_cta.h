@@ -26,7 +26,6 @@ static Index gridDim;
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 using std::min;
 
@@ -108,8 +107,4 @@ inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 template <class T>
 T __ldcs(T const* place) {
   return *place;
-}
-template <class T>
-void __stcs(T* place, T const& value) {
-  *place = value;
 }

@@ -26,7 +26,7 @@ void run(kernel::RunParams runs, kernel::WinnerGradientParams params, int shares
   if (params.gather.out != nullptr) {
     params.gather_ctas = int(ceil_div(rows, kernel::GatherConfig::kRows)) * tiles;
   }
-  params.after_runs = shares > 0;
+  params.after_runs = shares > 0 && rows > 0;
   int ctas = params.gather_ctas;
   if (shares > 0) {
     host_cta::run_grid(int(ceil_div(rows, runs.slice_rows)) * tiles, kThreads,
@@ -38,12 +38,15 @@ void run(kernel::RunParams runs, kernel::WinnerGradientParams params, int shares
   host_cta::run_grid(ctas, kThreads, [&] { kernel::gather_and_scatter<kVector>(params); });
 }
 
+struct NoRepair {
+  void refine(std::int64_t, int) const {}
+};
+
 template <int kThreadsPerRow, int kWidth>
 void run_argmax(kernel::RowArgmaxParams const& params, int ctas) {
   using Config = kernel::RowArgmaxConfig<kThreadsPerRow, kWidth>;
-  host_cta::run_grid(ctas, Config::kThreads, [&] {
-    kernel::row_argmax<Config, epilogue::Gelu>(params, kernel::NoRowRepair{});
-  });
+  host_cta::run_grid(ctas, Config::kThreads,
+                     [&] { kernel::row_argmax<Config, epilogue::Gelu>(params, NoRepair{}); });
 }
 
 }  // namespace

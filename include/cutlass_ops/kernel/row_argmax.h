@@ -157,12 +157,7 @@ CUTLASS_OPS_DEVICE FirstMaximum first_maximum(RowArgmaxParams const& params, std
   return best;
 }
 
-/// Values that stay as they are.
-struct NoRowRepair {
-  CUTLASS_OPS_DEVICE void refine(std::int64_t, int) const {}
-};
-
-/// A warp a row, or, where rows are long, a CTA.
+/// A warp a row, or, where rows are long, a CTA. Behind its rows `repair` mends the values.
 template <class Config, class Activation, class Repair>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) row_argmax(
     __grid_constant__ RowArgmaxParams const params, __grid_constant__ Repair const repair) {

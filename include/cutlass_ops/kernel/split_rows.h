@@ -148,7 +148,7 @@ struct SplitShare {
 };
 
 /// Rows of more than a chunk are read twice. `ahead`: the predecessor makes nothing but the
-/// factors, so that the first loads need not wait for it.
+/// factors, so that the first loads need not wait for it (predecessor.h).
 template <class Config>
 CUTLASS_OPS_DEVICE void split_row(SplitRowsParams const& params, int row, bool ahead) {
   int const thread = int(threadIdx.x) % Config::kThreads;

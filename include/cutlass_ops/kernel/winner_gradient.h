@@ -17,7 +17,7 @@ namespace kernel {
 struct ScatterConfig {
   static constexpr int kThreads = WinnerGradientConfig::kThreads;
   static constexpr int kInFlight = 8;   ///< rows
-  static constexpr int kCtasPerSm = 4;  ///< 64 registers, which these rows take
+  static constexpr int kCtasPerSm = 4;  ///< 64 registers hold six of these rows before one is read
   using Rows = RowWindows<kThreads>;    ///< looked at together
   using Order = WindowOrder<kThreads>;
   static constexpr int kMostTerms = RunConfig::most_terms(Rows::kRows);
@@ -156,8 +156,7 @@ CUTLASS_OPS_DEVICE void scatter_terms(Winners const& winners, ScatterParams cons
 }
 
 /// The gradient of x first, so that the sums of runs are there before a CTA waits for them. All
-/// else that this kernel reads was there before any CTA of sum_runs let this one come, so it starts
-/// at once. But it must not end before sum_runs does: kernels behind it wait for this one alone.
+/// else that this kernel reads is older than sum_runs, so it starts at once (predecessor.h).
 template <int kVector>
 __global__ void __launch_bounds__(ScatterConfig::kThreads, ScatterConfig::kCtasPerSm)
 gather_and_scatter(__grid_constant__ WinnerGradientParams const params) {

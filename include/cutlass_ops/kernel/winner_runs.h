@@ -102,9 +102,9 @@ struct RunFinder {
   }
 };
 
-/// A CTA takes one slice of the rows and one tile of columns. (Without a number of CTAs an SM the
-/// compiler keeps to 32 registers, and waits for every row by itself.) What comes next may rely on
-/// it that whatever was before this kernel is done once it is there itself (gather_and_scatter).
+/// A CTA takes one slice of the rows and one tile of columns. It waits before it releases, which
+/// gather_and_scatter relies on (predecessor.h). Without a number of CTAs an SM in its bounds the
+/// compiler keeps to 32 registers, and waits for every row by itself.
 template <int kVector>
 __global__ void __launch_bounds__(WinnerGradientConfig::kThreads, 1) sum_runs(
     __grid_constant__ Winners const winners, __grid_constant__ RunParams const params) {

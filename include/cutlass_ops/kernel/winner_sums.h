@@ -38,7 +38,8 @@ struct TermSum {
 
  private:
   /// kInFlight rows, or those that are left: few, as most lists are, wait once all the same. All
-  /// loads are issued before the first is waited for, with no more than a predicate between them.
+  /// loads that there are registers for are issued before the first is waited for, with no more
+  /// than a predicate between them.
   template <int kRows>
   CUTLASS_OPS_DEVICE void add_rows(TermList<kRows> const& list, int first, int end, int column) {
     epilogue::Fragment<kVector> values[kInFlight] = {};
