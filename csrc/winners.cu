@@ -5,12 +5,8 @@
 #include "cutlass_ops/ceil_div.h"
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/arguments.h"
-#include "cutlass_ops/epilogue/avg_pool.h"
-#include "cutlass_ops/epilogue/bias.h"
-#include "cutlass_ops/epilogue/chain.h"
 #include "cutlass_ops/epilogue/gelu.h"
-#include "cutlass_ops/epilogue/row_max.h"
-#include "cutlass_ops/epilogue/scale.h"
+#include "cutlass_ops/epilogue/pooled_maximum.h"
 #include "cutlass_ops/kernel/row_argmax.h"
 #include "cutlass_ops/kernel/winner_gradient.h"
 #include "cutlass_ops/kernel/winner_runs.h"
@@ -24,9 +20,8 @@ using kernel::WinnerGradientConfig;
 
 /// What repairs the maxima of a row, as op B has them.
 template <class Activation>
-using Repair = kernel::RefineNonfinite<
-    epilogue::Chain<epilogue::Bias, epilogue::AvgPool, Activation, epilogue::Scale>,
-    epilogue::MaxMonoid>;
+using Repair = kernel::RefineNonfinite<typename epilogue::PooledMaximum<Activation>::Chain,
+                                       typename epilogue::PooledMaximum<Activation>::Sink::Monoid>;
 
 template <class Config, class Activation>
 Status launch_argmax(kernel::RowArgmaxParams const& params, Repair<Activation> const& repair,

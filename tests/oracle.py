@@ -294,7 +294,7 @@ AnyOperands = TypeVar("AnyOperands", Linear, Matrix)
 
 
 def inputs_nearby(operands: AnyOperands, generator: torch.Generator) -> Iterator[AnyOperands]:
-    """All of these, beginning with the input itself."""
+    """The input itself, and then all nearby that an allowance takes in."""
     yield operands
     for _ in range(sum(NEARBY_RUNS)):
         yield operands.nearby(generator)

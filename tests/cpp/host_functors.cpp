@@ -84,8 +84,6 @@ void gelu_derivatives(bool tanh, float const* x, int count, float* out) {
 float combine_max(float a, float b) { return MaxMonoid::combine(a, b); }
 float max_identity() { return MaxMonoid::identity(); }
 
-/// For a row whose largest magnitude is `largest`: what becomes of it, of that when it is taken
-/// back, and the two factors.
 /// Of rows whose largest elements have these exponents.
 float fp16_scale_back(float z, int x, int w) {
   using cutlass_ops::gemm::Fp16Scale;
@@ -99,6 +97,8 @@ float fp16_scale_back_none(float z, bool x_has_nan, int w) {
                                        Fp16Scale::of_exponent(w).inverse());
 }
 
+/// For a row whose largest magnitude is `largest`: what becomes of it, of that when it is taken
+/// back, and the two factors.
 void fp16_scale(float largest, float* out) {
   auto const scale = cutlass_ops::gemm::Fp16Scale::of(largest);
   out[0] = scale.apply(largest);
