@@ -57,16 +57,15 @@ std::int64_t winner_memory(std::int64_t rows, std::int64_t windows, std::int64_t
 }
 
 /// Op B on the means of `kernel_size` rows of the weight, which go to `folded` unless they are the
-/// rows themselves: the forward of a training step in one crossing from Python. `name`: the
-/// description of op B with this activation. Infinities that folding spoils are repaired.
-void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string name,
-                    std::int64_t kernel_size, std::string activation, double scale,
-                    std::int64_t kernel, std::int64_t splits, Tensor memory,
-                    std::optional<Tensor> folded, Tensor values, Tensor winners, Tensor slopes) {
+/// rows themselves: the forward of a training step in one crossing from Python. Infinities that
+/// folding spoils are repaired.
+void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t kernel_size,
+                    std::string activation, double scale, std::int64_t kernel, std::int64_t splits,
+                    Tensor memory, std::optional<Tensor> folded, Tensor values, Tensor winners,
+                    Tensor slopes) {
   Operands const operands(x);
   std::vector<double> const params{double(kernel_size), scale};
   std::vector<double> const none;
-  LinearTask whole(operands, x, weight, bias, name, params);
   LinearTask task(operands, x, weight, bias, "identity", none);
   gemm::Problem& problem = task.call.problem;
   int const weight_rows = problem.n;
@@ -74,6 +73,10 @@ void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::st
                   " rows does not fit ", weight_rows);
   problem.n = int(weight_rows / kernel_size);
   STD_TORCH_CHECK(folded.has_value() == (kernel_size > 1), "means of one row are the row");
+  LinearCall whole = task.call;  // op B on the weight as it is
+  whole.problem.n = weight_rows;
+  whole.arguments = arguments_of(task.call.arguments.bias, params);
+  whole.out = operands.dense(values, "values", problem.m);
   task.call.plan = plan_of({kernel, splits}, task.shape, problem, false);
   WinnerMemory const parts(problem.m, problem.n, task.call.plan.workspace);
   float* const first = operands.dense(memory, "memory", parts.elements);
@@ -92,8 +95,7 @@ void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::st
   task.call.out = first;
   check(make_pairs(task.call));
   WinnerOutputs const outputs{values, winners, slopes};
-  whole.call.out = operands.dense(values, "values", problem.m);
-  LinearCall const* const unfolded = folded ? &whole.call : nullptr;
+  LinearCall const* const unfolded = folded ? &whole : nullptr;
   if (task.call.plan.direct || takes_halves(task.call.plan.kernel)) {
     check(run_linear(task.epilogue, task.call));
     check(repair_linear(task.epilogue, task.call));

@@ -62,8 +62,8 @@ NATIVE_SCHEMAS = (
     "_folded_epilogue(Tensor x, Tensor weight, Tensor? bias, str name, float[] params, int kernel,"
     " int splits, Tensor(a!) memory, Tensor(b!) out) -> ()",
     "_split_rows(Tensor weight, int kernel_size, Tensor(a!) pairs) -> ()",
-    "_linear_winners(Tensor x, Tensor weight, Tensor? bias, str name, int kernel_size,"
-    " str activation, float scale, int kernel, int splits, Tensor(a!) memory, Tensor(b!)? folded,"
+    "_linear_winners(Tensor x, Tensor weight, Tensor? bias, int kernel_size, str activation,"
+    " float scale, int kernel, int splits, Tensor(a!) memory, Tensor(b!)? folded,"
     " Tensor(c!) values, Tensor(d!) winners, Tensor(e!) slopes) -> ()",
     "_row_argmax(Tensor h, str activation, float scale, Tensor(a!) values, Tensor(b!) winners,"
     " Tensor(c!) slopes) -> ()",

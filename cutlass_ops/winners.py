@@ -21,7 +21,7 @@ from torch import Tensor
 
 from . import plans, reference
 from ._torch_private import bare_call
-from .epilogues import gelu_name, pooled_name
+from .epilogues import gelu_name
 from .fakes import check_fake_kernel_size, check_fake_linear
 from .gradients import spread_rows
 from .operands import dense, empty, native, tma_rows, unit_columns
@@ -132,9 +132,8 @@ def run_training(
             m, windows, k, kernel_size, gpu, fp16x3, aligned
         )
         _linear_winners_native(
-            rows, weight, bias, pooled_name(approximate), kernel_size, gelu_name(approximate),
-            scale, kernel, splits, x.new_empty(elements), folded if kernel_size > 1 else None, y,
-            winners, slopes,
+            rows, weight, bias, kernel_size, gelu_name(approximate), scale, kernel, splits,
+            x.new_empty(elements), folded if kernel_size > 1 else None, y, winners, slopes,
         )  # fmt: skip
     elif kernel_size > 1:
         folded = fold_rows(weight, kernel_size)

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from cutlass_ops import winners
-from cutlass_ops.epilogues import pooled_name
 
 TRAINING = OPS.linear_avgpool_gelu_scale_max_training
 
@@ -50,6 +49,22 @@ def test_training_returns_the_winner_and_its_slope(
         assert same_bits(folded, OPS.fold_rows(weight, kernel_size))
 
 
+# A warp has a row of the first, a CTA one of the second.
+@pytest.mark.parametrize("windows", [24, 1100])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_training_repairs_infinite_rows(approximate: str, windows: int, device: str) -> None:
+    """Folded weights hide infinities of both signs in one window; the first row, neighbours, and
+    the last of a number that fills no CTA."""
+    x, weight, bias = linear_like(19, 4 * windows, 16, device)
+    weight[:, 3].abs_()
+    for row in (0, 7, 8, 18):
+        x[row, 3 if row % 2 == 0 else 5] = -math.inf if row == 8 else math.inf
+    x[12, 3] = math.nan
+    op = pool_max_op(4, 2.0, approximate)
+    args = (x, weight, bias, 4, 2.0, approximate, mode_on(device))
+    op.judge(TRAINING(*args)[0], x, weight, bias)
+
+
 @pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)))
 @pytest.mark.parametrize("rows", [0, 5])
 def test_opcheck_of_the_gradients(rows: int, needed: tuple[bool, ...], device: str) -> None:
@@ -80,7 +95,8 @@ def dense_gradients(
 
 # Rows, windows, K, kernel_size, rows of the weight beyond: one element; no multiple of four; more
 # windows than rows; few windows; one; more columns than a CTA has; no rows; no columns; the rows at
-# which slices grow, and a rest beyond them; few windows of many rows of the weight.
+# which slices grow, and a rest beyond them; few windows of many rows of the weight; windows that
+# have places in blocks, and as many as have not, with a remainder.
 SHAPES = (
     (1, 1, 1, 1, 0),
     (7, 3, 5, 2, 1),
@@ -94,6 +110,8 @@ SHAPES = (
     (8193, 1, 4, 1, 0),
     (9000, 40, 4, 2, 1),
     (90, 1, 8, 1000, 7),
+    (300, 2500, 36, 1, 0),
+    (300, 1024, 8, 2, 1),
 )
 # Every window wins some rows, one wins all, and they win in blocks: of what it takes for a run, of
 # one row less, and long ones.
@@ -314,8 +332,8 @@ def test_winners_of_partial_matrices(
     y, slopes = x.new_empty(2, m)
     index = torch.empty(m, dtype=torch.int32, device=gpu)
     OPS._linear_winners(
-        x, weight, bias if has_bias else None, pooled_name("none"), kernel_size, "gelu", 2.0,
-        kernel, splits, memory, folded, y, index, slopes,
+        x, weight, bias if has_bias else None, kernel_size, "gelu", 2.0, kernel, splits, memory,
+        folded, y, index, slopes,
     )  # fmt: skip
     z = x.double() @ weight.double().t() + (bias.double() if has_bias else 0.0)
     expected = definition(z, kernel_size, 2.0, "none")

@@ -92,8 +92,8 @@ CUTLASS_OPS_DEVICE void spread_bias(SpreadTarget const& target, float mean, int 
   }
 }
 
-/// The sum of a window's terms, in their order, and that of their coefficients, which are few: one
-/// thread adds them, in float64.
+/// The sum of a window's terms, in their order, and, for the bias, that of their coefficients,
+/// which are few: one thread adds them, in float64.
 template <int kVector>
 struct WindowSum {
   TermSum<kVector, ScatterConfig::kInFlight> columns;
@@ -101,7 +101,7 @@ struct WindowSum {
 
   /// By the whole CTA.
   CUTLASS_OPS_DEVICE void add(WindowTerms& terms, ScatterParams const& params, int rows, int window,
-                              int column) {
+                              int column, bool for_bias) {
     using Rows = ScatterConfig::Rows;
     constexpr int kRoom = ScatterConfig::kListTerms - ScatterConfig::kMostTerms;
     int count = 0;
@@ -116,7 +116,7 @@ struct WindowSum {
         if (column < params.source.columns) {
           columns.add(terms.list, 0, count, column);
         }
-        for (int i = 0; threadIdx.x == 0 && i < count; ++i) {
+        for (int i = 0; for_bias && threadIdx.x == 0 && i < count; ++i) {
           coefficients += double(terms.coefficient[i]);
         }
         count = 0;
@@ -139,13 +139,14 @@ CUTLASS_OPS_DEVICE void scatter_terms(Winners const& winners, ScatterParams cons
   auto const place = order.at(turn / params.block_windows, winners, params.block_windows);
   int const window = place.block * params.block_windows + turn % params.block_windows;
   int const column = (tile * Config::kThreads + int(threadIdx.x)) * kVector;
+  bool const has_bias = target.bias != nullptr && tile == 0 && share == 0;
   WindowSum<kVector> sum;
   if (place.wins) {
     wait_for_predecessor();
-    sum.add(terms, params, winners.rows, window, column);
+    sum.add(terms, params, winners.rows, window, column, has_bias);
   }
   spread(target, sum.columns, window, share, params.shares, params.source.columns, column);
-  if (target.bias != nullptr && tile == 0 && share == 0) {
+  if (has_bias) {
     __shared__ float mean;
     if (threadIdx.x == 0) {
       mean = float(sum.coefficients / double(target.kernel_size));
