@@ -27,6 +27,10 @@ constexpr double kLeastGain = 0.03;
 // of them x and W are multiplied as they are.
 constexpr std::int64_t kMostHalves = std::int64_t{1} << 30;
 
+// Sums of so many products and fewer are float32's: it rounds them less than the product of two
+// halves is off by, once (docs/accuracy.md). Halves are faster from 20 products on.
+constexpr int kShortSum = 16;
+
 bool own_mainloop(KernelInfo const& kernel) {
   return kernel.family == KernelFamily::kTransposing || kernel.family == KernelFamily::kStreamK;
 }
@@ -149,7 +153,7 @@ std::optional<Plan> choose_plan(PlanRequest const& request) {
   for (int kernel = 0; kernel < kKernelCount; ++kernel) {
     KernelInfo const& info = kKernels[kernel];
     if (!runs_on(kernel, request.gpu) || !takes(info, request) || !accurate(info, request) ||
-        (takes_halves(info) && !request.fp16x3)) {
+        (takes_halves(info) && (!request.fp16x3 || request.k <= kShortSum))) {
       continue;
     }
     int const least = least_splits(info, request);

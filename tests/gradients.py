@@ -14,6 +14,7 @@ from oracle import (
     Matrix,
     eager_forms,
     full_float32,
+    gelu_exact,
     inputs_nearby,
     relative_l2,
 )
@@ -72,7 +73,7 @@ def check_gradients(op: Fused, operands: Linear, *, strict: bool = False) -> Gra
         errors = [_relative(a, t, t) for a, t in zip(actual, truth, strict=True)]
         yardstick = _eager_errors(forms[:1], operands, g, truth, truth)
         generator = torch.Generator(g.device).manual_seed(1)
-        for near in () if strict else inputs_nearby(operands, generator):
+        for near in () if strict else inputs_nearby(operands, op.head, generator):
             if all(e <= 2 * y + 4 * UNIT for e, y in zip(errors, yardstick, strict=True)):
                 break
             near_g = g if near is operands else upstream(op, near)
@@ -101,7 +102,7 @@ def check_row_gradients(actual: Gradients, head: Head, operands: Matrix, g: Tens
     errors = [_relative(a, t, t) for a, t in zip(actual, truth, strict=True)]
     generator = torch.Generator(g.device).manual_seed(1)
     yardstick = [0.0] * len(truth)
-    for run, near in enumerate(chain((operands,), inputs_nearby(operands, generator))):
+    for run, near in enumerate(chain((operands,), inputs_nearby(operands, head, generator))):
         near_truth = truth if near is operands else row_gradients_of(exact, near, g, torch.float64)
         for form in eager_forms(head, operands)[: 2 if run else 1]:
             eager = row_gradients_of(form, near, g, torch.float32)
@@ -110,6 +111,18 @@ def check_row_gradients(actual: Gradients, head: Head, operands: Matrix, g: Tens
         if all(e <= 2 * y + 4 * UNIT for e, y in zip(errors, yardstick, strict=True)):
             return
     raise AssertionError(f"errors {errors} of z and bias, eager {yardstick}")
+
+
+def check_sums_of_rows(dz: Tensor, g: Tensor, z: Tensor, y: Tensor) -> None:
+    """dz = gelu'(z) * y * (g - sum(g * y)) with errors that average out over a row, as dx needs it.
+    Independent roundings, four for an element, leave 1 rms of the bound's 8."""
+    h = z.double().requires_grad_()
+    (slope,) = torch.autograd.grad(gelu_exact(h).sum(), h)
+    weight, terms = slope * y, g.double() * y
+    exact = weight * (g - terms.sum(-1, keepdim=True))
+    error = (dz.double() - exact).sum(-1).abs()
+    roundings = exact.norm(dim=-1) + weight.sum(-1).abs() * terms.norm(dim=-1)
+    assert bool((error <= 8 * UNIT * roundings).all()), (error / UNIT / roundings).tolist()
 
 
 def _relative(actual: Tensor, truth: Tensor, norm_of: Tensor) -> float:

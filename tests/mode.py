@@ -4,6 +4,7 @@ its own wherever one can run, whatever the cost model says of problems as small 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -14,27 +15,38 @@ from cutlass_ops import plans
 from cutlass_ops.schemas import OPS
 
 MOST_COLUMNS = 192  # that the narrow kernel is given
+SHORT_SUM = 16  # products that no plan gives to the tensor cores: kShortSum in csrc/plan.cpp
 MOST_ELEMENTS = 2**26  # of a matrix that is computed in splits
 PLAN_BY_COST = plans.linear_plan
 MODULES_OF_THE_DEFAULT = ("test_precision", "test_config", "test_warn", "test_validation")
 
 
+_forced: dict[bool, Callable[..., plans.Plan]] = {}  # by whether short sums are forced, too
+
+
 def enter(mode: str) -> None:
     """From now on, for good."""
     cutlass_ops.set_float32_precision(mode)
-    if mode != "fp16x3":
-        return
-    plans.linear_plan = _forced(plans.linear_plan.__wrapped__)  # type: ignore[assignment]
-    plans.pooled_route.cache_clear()
+    if mode == "fp16x3":
+        for short_sums in (False, True):
+            _forced[short_sums] = _forced_plan(plans.linear_plan.__wrapped__, short_sums)
 
 
-def _forced(choose: Any) -> Any:
+def force(short_sums: bool) -> None:
+    """From now on, in the mode: what is planned and what others remember of it."""
+    if _forced and plans.linear_plan is not _forced[short_sums]:
+        plans.linear_plan = _forced[short_sums]  # type: ignore[assignment]
+        for memory in (plans.pooled_route, plans.transposed_plan, plans.winner_plan):
+            memory.cache_clear()
+
+
+def _forced_plan(choose: Any, short_sums: bool) -> Callable[..., plans.Plan]:
     """The plan in as many splits, and in the one kernel or the other, as the sizes make, so that
     both ways of an epilogue come up.
 
-    Not for one column. There a row has one element, and where one product makes up the sum and the
-    bias cancels it, the bound is twice one rounding: the product of two halves, which has 2^-24 rms
-    where a rounding has 2^-25.3, misses it now and then (docs/accuracy.md).
+    Short sums, which every plan leaves to float32, are for tests of all else that is small. They
+    are not held to a bound over any inputs: the product of two halves has an error of 2^-24 rms
+    where a rounding has 2^-25.3. Nor are those of one column, where nothing else is in a row.
     """
 
     @lru_cache
@@ -50,7 +62,8 @@ def _forced(choose: Any) -> Any:
         packed: bool = False,
         x_aligned: bool = True,
     ) -> plans.Plan:
-        if fp16x3 and n > 1 and k > 0 and gpu.capability == 90:
+        least = 1 if short_sums and n > 1 else SHORT_SUM + 1
+        if fp16x3 and n > 0 and k >= least and gpu.capability == 90:
             splits = min(1 + (m + n + k) % 3, k) if m * n <= MOST_ELEMENTS else 1
             narrow = n <= MOST_COLUMNS and x_aligned and (m + n + k) % 2 == 1
             kernel = FP16X3_NARROW if narrow else FP16X3

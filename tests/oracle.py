@@ -164,11 +164,16 @@ class Linear:
             return torch.zeros(len(x), dtype=torch.bool, device=x.device)
         return (F.linear(x, weight, bias) > limit).any(dim=-1)
 
-    def nearby(self, generator: torch.Generator) -> Linear:
-        """The same kind of input: terms in another order, x and bias moved by a thousandth."""
+    def nearby(self, generator: torch.Generator, window: int) -> Linear:
+        """The same kind of input: terms in another order, those of a window's mean among them, x
+        and bias moved by a thousandth."""
         order = torch.randperm(self.x.shape[-1], generator=generator, device=self.x.device)
-        bias = None if self.bias is None else _jitter(self.bias, generator)
-        return Linear(_jitter(self._matrix()[:, order], generator), self.weight[:, order], bias)
+        weight, bias = self.weight[:, order], self.bias
+        if window > 1:
+            columns = _shuffled_windows(len(weight), window, generator)
+            weight, bias = weight[columns], None if bias is None else bias[columns]
+        bias = None if bias is None else _jitter(bias, generator)
+        return Linear(_jitter(self._matrix()[:, order], generator), weight, bias)
 
 
 @dataclass(frozen=True)
@@ -192,8 +197,20 @@ class Matrix:
         bias = None if self.bias is None else _finite_magnitude(self.bias)
         return (self._sum(_finite_magnitude(self.z), bias) > limit).any(dim=-1)
 
-    def nearby(self, generator: torch.Generator) -> Matrix:
-        return Matrix(_jitter(self.z, generator), self.bias)
+    def nearby(self, generator: torch.Generator, window: int) -> Matrix:
+        z, bias = self.z, self.bias
+        if window > 1:
+            columns = _shuffled_windows(z.shape[-1], window, generator)
+            z, bias = z[..., columns], None if bias is None else bias[columns]
+        return Matrix(_jitter(z, generator), bias)
+
+
+def _shuffled_windows(columns: int, window: int, generator: torch.Generator) -> Tensor:
+    """All columns, those of every window in another order, the same for all."""
+    order = torch.arange(columns, device=generator.device)
+    whole = columns // window * window
+    within = torch.randperm(window, generator=generator, device=generator.device)
+    return torch.cat([order[:whole].view(-1, window)[:, within].flatten(), order[whole:]])
 
 
 def _window_means(rows: Tensor, kernel_size: int) -> Tensor:
@@ -293,11 +310,13 @@ HOPELESS = 16
 AnyOperands = TypeVar("AnyOperands", Linear, Matrix)
 
 
-def inputs_nearby(operands: AnyOperands, generator: torch.Generator) -> Iterator[AnyOperands]:
+def inputs_nearby(
+    operands: AnyOperands, head: Head, generator: torch.Generator
+) -> Iterator[AnyOperands]:
     """The input itself, and then all nearby that an allowance takes in."""
     yield operands
     for _ in range(sum(NEARBY_RUNS)):
-        yield operands.nearby(generator)
+        yield operands.nearby(generator, head.kernel_size)
 
 
 # Results that passed, and those among them that needed the allowance; strict ones do not count.
@@ -348,7 +367,8 @@ def check(
         for runs in () if strict else NEARBY_RUNS:
             if passed or (runs == NEARBY_RUNS[-1] and error > HOPELESS * yardstick.bound):
                 break
-            for near in (operands.nearby(generator) for _ in range(runs)) if runs else (operands,):
+            others = (operands.nearby(generator, head.kernel_size) for _ in range(runs))
+            for near in others if runs else (operands,):
                 near_truth = head.exact(near.exact())[judged]
                 for form in forms:
                     yardstick.include(form(near)[judged], near_truth, truth, head.per_row)

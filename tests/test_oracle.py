@@ -17,6 +17,7 @@ from oracle import (
     Matrix,
     check,
     gelu_exact,
+    pool,
     pool_max_head,
     softmax_head,
     tf32_round,
@@ -212,6 +213,18 @@ def test_windows_that_eager_adds_up_exactly_are_no_yardstick(
         check(y, head, Matrix(z))
         with pytest.raises(AssertionError):
             check(y * (1 + 2.0**-17), head, Matrix(z))
+
+
+def test_inputs_nearby_have_other_orders_of_all_their_terms(device: str) -> None:
+    """And are the same otherwise, up to a thousandth: a window's mean has terms of its own."""
+    generator = torch.Generator(device).manual_seed(0)
+    x, weight, bias = linear_like(5, 23, 40, device)
+    linear = Linear(x, weight, bias)
+    for near in (linear.nearby(generator, 7), Matrix(linear.eager()).nearby(generator, 7)):
+        before, after = linear.exact(), near.exact()
+        assert not torch.allclose(after, before, rtol=0.01, atol=0.01)
+        torch.testing.assert_close(pool(after, 7), pool(before, 7), rtol=0.0, atol=0.01)
+        torch.testing.assert_close(after[:, 21:], before[:, 21:], rtol=0.0, atol=0.01)
 
 
 def test_exact_gelu_is_the_integral_of_the_normal_density() -> None:

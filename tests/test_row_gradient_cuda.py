@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from fused import same_bits
-from gradients import check_row_gradients
+from gradients import check_row_gradients, check_sums_of_rows
 from native import OPS, guarded, guards_are_intact, needs_binary
 from oracle import UNIT, Matrix, softmax_head
 from torch import Tensor
@@ -61,6 +61,15 @@ def test_row_gradient(approximate: str, n: int, gpu: str) -> None:
             dz = run(g, y, z, b, approximate)
             check_row_gradients([dz], head, Matrix(z if b is None else z + b), g)
             assert same_bits(dz, run(g, y, z, b, approximate))
+
+
+@pytest.mark.parametrize("n", [2048, 16_384, 100_003])
+def test_errors_do_not_add_up(n: int, gpu: str) -> None:
+    """Where all of g have one exponent, g - sum(g * y) would be off by the same for all columns."""
+    z = torch.randn(64, n, device=gpu) / 4
+    g = (1 + torch.rand(64, n, device=gpu)) * torch.randn(64, n, device=gpu).sign()
+    y = softmax(z, None, "none")
+    check_sums_of_rows(run(g, y, z), g, z, y)
 
 
 @pytest.mark.parametrize("less", [0, 1, 2, 3])

@@ -8,6 +8,7 @@ import ctypes
 import numpy as np
 import pytest
 import torch
+from gradients import check_sums_of_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import gelu_exact
@@ -153,6 +154,23 @@ def check_gradient_rows(
     assert np.isfinite(beside).sum() == dz.size
     if columns % 4 == 0 and offsets[4] == 0:  # rows without edges
         np.testing.assert_allclose(sums, dz.sum(0), rtol=1e-4, atol=1e-5)
+
+
+def test_errors_of_the_gradient_do_not_add_up(shares: ctypes.CDLL) -> None:
+    """Where all of g have one exponent, g - sum(g * y) would be off by the same for all columns."""
+    rows, columns = 8, GRADIENT_LONGEST[-1]
+    random = np.random.default_rng(1)
+    g = random.choice([-1, 1], (rows, columns)) * (1 + random.random((rows, columns)))
+    z = random.standard_normal((rows, columns)) / 4
+    y = torch.softmax(gelu_exact(torch.from_numpy(z)), -1).numpy()
+    _, g, z, y, dz = (at_offset(a.astype(np.float32), 0)[1] for a in (g, g, z, y, g))
+    sums = np.zeros(columns, dtype=np.float32)
+    arrays = [ctypes.c_void_p(a.ctypes.data) for a in (g, y, z, dz, sums)]
+    assert shares.gradient_rows(
+        len(GRADIENT_LONGEST) - 1, arrays[0], ctypes.c_long(columns), *arrays[1:3], None, rows,
+        columns, *arrays[3:],
+    )  # fmt: skip
+    check_sums_of_rows(*(torch.from_numpy(a) for a in (dz, g, z, y)))
 
 
 @pytest.mark.parametrize("offset", range(4))

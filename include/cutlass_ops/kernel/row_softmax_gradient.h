@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(StreamingRows::kThreads) row_softmax_gradient_
                            [](float x) { return Activation::derivative(x); });
     CUTLASS_OPS_UNROLL
     for (int j = 0; j < 4; ++j) {
-      d[j] = d[j] * y[j] * (g[j] - sum);
+      d[j] = weighted_rest(d[j] * y[j], g[j], sum);
     }
     epilogue::store_columns<4>(dz + column, d, params.columns - column, params.vectorized);
   }
