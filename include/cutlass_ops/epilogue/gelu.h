@@ -53,9 +53,9 @@ struct GeluTanh {
     float const v = kTwoSqrtTwoOverPi * (c + 0.044715f * c * c * c);
     float const slope = kTwoSqrtTwoOverPi * (1.0f + 3.0f * 0.044715f * c * c);
     float const e = expf(-fabsf(v));
-    float const smaller = e / (1.0f + e);  // s for x < 0, 1 - s for x > 0
-    float const s = v < 0.0f ? smaller : 1.0f / (1.0f + e);
-    return s + x * (smaller / (1.0f + e) * slope);
+    float const larger = 1.0f / (1.0f + e);  // s for x > 0, 1 - s for x < 0
+    float const smaller = e * larger;
+    return (v < 0.0f ? smaller : larger) + x * (smaller * larger * slope);
   }
 
   template <int kWidth>
