@@ -32,7 +32,8 @@ from .gradients import (
     straight_entry,
     wants_operations,
 )
-from .winners import run_gradients, run_training
+from .winner_gradients import run_gradients
+from .winners import run_training
 
 
 class LinearGeluSoftmax(Function):
@@ -149,8 +150,8 @@ class RecomputedLinearGeluSoftmax(Function):
 
 class LinearAvgPoolGeluScaleMax(Function):
     """Op B on x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None: y ``[M]``, and with it what
-    winners.py needs for the gradient: the winning window and the slope there of each row, and the
-    folded weight, a k-th of the weight. Nothing of size ``[M, N]`` is kept.
+    winner_gradients.py needs: the winning window and the slope there of each row, and the folded
+    weight, a k-th of the weight. Nothing of size ``[M, N]`` is kept.
 
     A graph of backward is made of the dense products, from the inputs, which are kept for it
     whatever needs a gradient. In a row with an infinite x the maximum may be in another window than
