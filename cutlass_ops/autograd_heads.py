@@ -32,7 +32,8 @@ from .gradients import (
     straight_entry,
     wants_operations,
 )
-from .winners import run_gradients, run_training
+from .winner_gradients import run_gradients
+from .winners import run_training
 
 
 class LinearGeluSoftmax(Function):
@@ -149,8 +150,8 @@ class RecomputedLinearGeluSoftmax(Function):
 
 class LinearAvgPoolGeluScaleMax(Function):
     """Op B on x ``[M, K]``, weight ``[N, K]``, bias ``[N]`` or None: y ``[M]``, and with it what
-    winners.py needs for the gradient: the winning window and the slope there of each row, and the
-    folded weight, a k-th of the weight. Nothing of size ``[M, N]`` is kept.
+    winner_gradients.py needs: the winning window and the slope there of each row, and the folded
+    weight, a k-th of the weight. Nothing of size ``[M, N]`` is kept.
 
     A graph of backward is made of the dense products, from the inputs, which are kept for it
     whatever needs a gradient. In a row with an infinite x the maximum may be in another window than
@@ -224,11 +225,8 @@ class StraightLinearAvgPoolGeluScaleMax(Function):
         saved, needed = ctx.saved_tensors, ctx.needs_input_grad[:3]
         if not calls.straight_back(g, saved):
             return *_pooled_gradients(g, saved, needed, ctx.options), None
-        x, weight, _, winners, slopes, folded = saved
-        kernel_size, rows = ctx.options[0], weight.shape[0]
-        folded = weight if kernel_size == 1 else folded
         with below_autograd():
-            found = run_gradients(g, winners, slopes, x, folded, rows, kernel_size, needed)
+            found = run_gradients(*_winner_operands(g, saved, ctx.options[0]), needed)
         return *found, None
 
 
@@ -240,15 +238,21 @@ def _pooled_gradients(
 ) -> Gradients:
     """By the registered op, or, where a graph of backward is wanted and under a transform, by
     operations that differentiate."""
-    x, weight, bias, winners, slopes, folded = saved
     with no_autocast(g):
         if wants_operations(g) or transforms_active():
+            x, weight, bias, winners, *_ = saved
             return _dense_pooled_gradients(g, x, weight, bias, winners, needed, *options)
-        kernel_size = options[0]
-        rows = weight.shape[0]
-        folded = weight if kernel_size == 1 else folded
-        sparse = calls.winner_gradients(g, winners, slopes, x, folded, rows, kernel_size, *needed)
+        sparse = calls.winner_gradients(*_winner_operands(g, saved, options[0]), *needed)
     return tuple(one if need else None for one, need in zip(sparse, needed, strict=True))
+
+
+def _winner_operands(
+    g: Tensor, saved: tuple[Any, ...], kernel_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int, int]:
+    """The arguments of winner_gradients but for what is needed, from what forward saved."""
+    x, weight, _, winners, slopes, folded = saved
+    windows = weight if kernel_size == 1 else folded
+    return g, winners, slopes, x, windows, weight.shape[0], kernel_size
 
 
 def _dense_pooled_gradients(

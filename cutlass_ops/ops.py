@@ -2,8 +2,8 @@
 
 The schemas stand in schemas.py, the fakes in fakes.py and the vmap rules in batching.py. Every op
 has one implementation for CUDA (dispatch.py) and one for every other backend, made of the plain
-PyTorch reference. backward.py, winners.py and products.py have both, and the fakes, of the
-ops of backward.
+PyTorch reference. winners.py, winner_gradients.py, backward.py and products.py have both, and the
+fakes, of their own ops.
 
 linear_epilogue, the only way to some epilogues, is differentiable. The other ops are not: an
 autograd rule costs microseconds on every call, with gradients or without. The functional API is the
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import backward, dispatch, fakes, reference, weights
+from . import backward, dispatch, fakes, reference, weights, winner_gradients, winners
 from ._torch_private import below_autograd
 from .epilogues import lookup
 from .gradients import no_autocast
@@ -33,7 +33,6 @@ from .validation import (
     check_linear,
     check_matrix,
 )
-from .winners import OPS_OF_TRAINING
 
 
 def linear_epilogue(
@@ -149,7 +148,16 @@ _OPS: dict[str, tuple[_Op, _Op, _Op]] = {
         backward.fake_gelu_softmax,
     ),
     "fold_rows": (fold_rows, weights.fold_rows, fakes.fold_rows),
-    **OPS_OF_TRAINING,
+    "linear_avgpool_gelu_scale_max_training": (
+        winners.training,
+        winners.cuda_training,
+        winners.fake_training,
+    ),
+    "winner_gradients": (
+        winner_gradients.gradients,
+        winner_gradients.cuda_gradients,
+        winner_gradients.fake_gradients,
+    ),
     **PRODUCTS,
 }
 

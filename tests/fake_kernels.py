@@ -21,6 +21,7 @@ from cutlass_ops import (
     products,
     reference,
     weights,
+    winner_gradients,
     winners,
 )
 from cutlass_ops.epilogues import lookup
@@ -276,7 +277,9 @@ class Kernels:
         lengths = [len(out) for out in outputs[1:] if out is not None]
         rows = max(lengths, default=len(weight) * kernel_size)
         wanted = (out is not None for out in outputs)
-        found = winners.gradients(grad, indices, slopes, x, weight, rows, kernel_size, *wanted)
+        found = winner_gradients.gradients(
+            grad, indices, slopes, x, weight, rows, kernel_size, *wanted
+        )
         for out, result in zip(outputs, found, strict=True):
             if out is not None:
                 assert out.is_contiguous()
@@ -302,7 +305,7 @@ OWNERS = {
     "split_rows": (weights,),
     "row_gradient": (backward,),
     "linear_winners": (winners,),
-    "winner_gradients": (winners,),
+    "winner_gradients": (winner_gradients,),
     "product_memory": (products,),
     "product": (products,),
 }

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
 import cutlass_ops
-from cutlass_ops import calls, dispatch, winners
+from cutlass_ops import calls, dispatch, winner_gradients, winners
 
 
 def refuse(*_: Any) -> Any:
@@ -37,6 +37,7 @@ def test_a_training_step_asks_once_each_way(
         (winners, "check_native"),
         (winners, "check_linear_shapes"),
         (winners, "check_kernel_size"),
+        (winner_gradients, "native"),
         (calls, "winner_gradients"),
         (calls, "linear_avgpool_gelu_scale_max_training"),
     ):

@@ -15,7 +15,7 @@ from strategies import at_offset
 from torch import Tensor
 from torch.testing import assert_close
 
-from cutlass_ops import winners
+from cutlass_ops import winner_gradients, winners
 
 TRAINING = OPS.linear_avgpool_gelu_scale_max_training
 
@@ -276,8 +276,9 @@ def test_gradients_on_stand_ins(
     grad, slopes = torch.randn(2, m)
     index = torch.randint(0, windows, (m,), dtype=torch.int32)
     args = (grad[:1].expand(m), index, slopes, torch.randn(m, 4), torch.randn(windows, 4))
-    found = winners.cuda_gradients(*args, 4 * windows + 1, 4, *needed)
-    for a, b in zip(found, winners.gradients(*args, 4 * windows + 1, 4, *needed), strict=True):
+    args += (4 * windows + 1, 4, *needed)
+    found, expected = winner_gradients.cuda_gradients(*args), winner_gradients.gradients(*args)
+    for a, b in zip(found, expected, strict=True):
         agree(a, b)
     assert kernels.ran == ["winner_gradients"]
 
