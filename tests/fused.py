@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from heads import Head, pool_max_head, softmax_head
 from hypothesis import settings
-from oracle import Head, Linear, Yardstick, check, pool_max_head, softmax_head
+from oracle import Linear, Yardstick, check
 from strategies import Case
 from torch import Tensor
 

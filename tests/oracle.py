@@ -1,9 +1,9 @@
 """The tests' own truth, and the checker that judges a result against it.
 
-Truth is a float64 composition of torch.nn.functional and erfc; it never calls the package. The
-bound is evidence, not a chosen tolerance: the largest relative L2 error of a result may be twice
-the yardstick, plus four units of 2^-24. The yardstick is the error of eager float32 PyTorch on the
-same input and device; with `strict` that is all.
+Truth is a float64 composition of torch.nn.functional and erfc (heads.py); it never calls the
+package. The bound is evidence, not a chosen tolerance: the largest relative L2 error of a result
+may be twice the yardstick, plus four units of 2^-24. The yardstick is the error of eager float32
+PyTorch on the same input and device; with `strict` that is all.
 
 Otherwise a result that misses this plain bound gets an allowance. Eager may be exact by luck, on a
 single short row or where all terms are alike, and twice nothing is a bound that no other order of
@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from heads import Head
 from torch import Tensor
 
 UNIT = 2.0**-24  # half the spacing of float32 just above 1
@@ -45,76 +46,6 @@ def full_float32() -> Iterator[None]:
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def gelu_exact(z: Tensor, approximate: str = "none") -> Tensor:
-    """GELU without cancellation: z * Phi(z) by erfc, or 0.5 (1 + tanh u) written as sigmoid(2u)."""
-    if approximate == "tanh":
-        return z * torch.sigmoid(math.sqrt(8 / math.pi) * (z + 0.044715 * z**3))
-    return 0.5 * z * torch.erfc(-z * math.sqrt(0.5))
-
-
-def gelu_eager(z: Tensor, approximate: str = "none") -> Tensor:
-    """PyTorch's GELU; its vectorised CPU kernel makes NaN of +inf, which would leave no yardstick
-    where such a value loses the maximum."""
-    return torch.where(z == math.inf, z, F.gelu(z, approximate=approximate))
-
-
-@dataclass(frozen=True)
-class Head:
-    """What follows the linear layer: in float64, and as a PyTorch user writes it in float32.
-
-    `candidates` is set where the output is the maximum of a row: the values it is the maximum of.
-    `kernel_size` and `folded` (the head of the folded layer) are set where it starts by pooling.
-    """
-
-    exact: Callable[[Tensor], Tensor]
-    eager: Callable[[Tensor], Tensor]
-    per_row: bool = True
-    is_softmax: bool = False
-    candidates: Callable[[Tensor], Tensor] | None = None
-    kernel_size: int = 1
-    folded: Head | None = None
-
-
-def softmax_head(approximate: str = "none", activation: bool = True) -> Head:
-    def exact(z: Tensor) -> Tensor:
-        return F.softmax(gelu_exact(z, approximate) if activation else z, dim=-1)
-
-    def eager(z: Tensor) -> Tensor:
-        return F.softmax(gelu_eager(z, approximate) if activation else z, dim=-1)
-
-    return Head(exact, eager, is_softmax=True)
-
-
-def pool(z: Tensor, kernel_size: int) -> Tensor:
-    """Average windows of kernel_size neighbours along the last dim of a matrix; the rest is
-    dropped."""
-    return (
-        F.avg_pool1d(z.unsqueeze(1), kernel_size).squeeze(1) if z.numel() else z[:, ::kernel_size]
-    )
-
-
-def pool_max_head(kernel_size: int, scale: float = 1.0, approximate: str = "none") -> Head:
-    def candidates(z: Tensor) -> Tensor:
-        return scale * gelu_exact(pool(z, kernel_size), approximate)
-
-    def exact(z: Tensor) -> Tensor:
-        return torch.max(candidates(z), dim=-1).values
-
-    def eager(z: Tensor) -> Tensor:
-        return torch.max(scale * gelu_eager(pool(z, kernel_size), approximate), dim=-1).values
-
-    folded = pool_max_head(1, scale, approximate) if kernel_size > 1 else None
-    return Head(
-        exact, eager, per_row=False, candidates=candidates, kernel_size=kernel_size, folded=folded
-    )
-
-
-def plain_head(function: Callable[[Tensor], Tensor], per_row: bool = True) -> Head:
-    """A head that PyTorch computes without a trap, so that truth is the same function in
-    float64."""
-    return Head(function, function, per_row=per_row)
 
 
 @dataclass(frozen=True)

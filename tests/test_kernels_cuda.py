@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from fused import linear_like, same_bits
-from heads import head_of, some_params
+from heads import head_of, softmax_head, some_params
 from native import (
     BUILT,
     KERNELS,
@@ -24,7 +24,7 @@ from native import (
     run_matrix,
     run_plan,
 )
-from oracle import Linear, Matrix, check, softmax_head
+from oracle import Linear, Matrix, check
 from strategies import at_offset, lay_out
 
 pytestmark = needs_binary

@@ -9,8 +9,8 @@ import pytest
 import torch
 from fake_kernels import LEADS, Kernels, agree, operands, workspace_of
 from fused import linear_like, mode_on, pool_max_op, run_opcheck, same_bits
+from heads import gelu_exact
 from native import KERNELS, OPS, guarded, guards_are_intact, needs_binary
-from oracle import gelu_exact
 from strategies import at_offset
 from torch import Tensor
 from torch.testing import assert_close
