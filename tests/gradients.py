@@ -8,7 +8,8 @@ from itertools import chain
 import torch
 from fused import Fused
 from heads import Head, gelu_exact
-from oracle import UNIT, Linear, Matrix, eager_forms, full_float32, inputs_nearby, relative_l2
+from operands import Linear, Matrix
+from oracle import UNIT, eager_forms, full_float32, inputs_nearby, relative_l2
 from torch import Tensor
 
 Gradients = list[Tensor]

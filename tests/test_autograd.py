@@ -14,7 +14,8 @@ from fused import BOTH, Fused, linear_like, op_of, pool_max_op, same_bits, softm
 from gradients import check_gradients
 from heads import gelu_exact
 from hypothesis import example, given, settings
-from oracle import UNIT, Linear
+from operands import Linear
+from oracle import UNIT
 from strategies import Case, cases
 from torch import Tensor
 

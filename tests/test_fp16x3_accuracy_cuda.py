@@ -10,7 +10,8 @@ import torch
 from fused import linear_like, same_bits
 from heads import head_of, some_params
 from native import OPS, forced, fp16x3_kernels, needs_binary, rows_for, run_plan
-from oracle import Linear, check
+from operands import Linear
+from oracle import check
 from strategies import make_operands
 from torch import Tensor
 

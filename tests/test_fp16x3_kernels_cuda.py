@@ -24,7 +24,8 @@ from native import (
     run_everywhere,
     run_plan,
 )
-from oracle import Linear, check
+from operands import Linear
+from oracle import check
 from strategies import at_offset, lay_out
 
 import cutlass_ops

@@ -10,7 +10,7 @@ import torch
 from fused import linear_like, poison, run_opcheck, same_bits, softmax_op
 from gradients import check_row_gradients
 from heads import gelu_exact, softmax_head
-from oracle import Matrix
+from operands import Matrix
 from torch import Tensor
 from torch.func import vmap
 

@@ -24,7 +24,8 @@ from native import (
     run_matrix,
     run_plan,
 )
-from oracle import Linear, Matrix, check
+from operands import Linear, Matrix
+from oracle import check
 from strategies import at_offset, lay_out
 
 pytestmark = needs_binary

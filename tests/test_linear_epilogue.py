@@ -10,7 +10,8 @@ from fused import linear_like, mode_on, poison, run_opcheck
 from heads import Head, head_of, is_pooled, some_params
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Linear, check
+from operands import Linear
+from oracle import check
 from strategies import Case, cases
 from torch import Tensor
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from fused import BOTH, Fused, linear_like, pool_max_op, softmax_op
 from gradients import check_gradients
 from heads import gelu_exact, plain_head, pool, pool_max_head, softmax_head
-from oracle import UNIT, Linear, Matrix, check, tf32_round
+from operands import Linear, Matrix
+from oracle import UNIT, check, tf32_round
 from torch import Tensor
 
 import cutlass_ops

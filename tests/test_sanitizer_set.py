@@ -20,7 +20,8 @@ from native import (
     run_everywhere,
     run_matrix,
 )
-from oracle import Matrix, check
+from operands import Matrix
+from oracle import check
 
 from cutlass_ops import plans
 from cutlass_ops.gradients import gelu_softmax_gradient
