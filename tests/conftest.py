@@ -25,7 +25,7 @@ import cutlass_ops
 # Test modules share oracle, strategies and the like, and the repository root stays off sys.path, so
 # that an installed wheel is tested and not the checkout.
 sys.path.insert(0, os.path.dirname(__file__))
-pytest.register_assert_rewrite("fake_kernels", "fused", "gradients", "native", "oracle")
+pytest.register_assert_rewrite("fake_kernels", "fused", "gradients", "native", "oracle", "packs")
 
 # The first example pays for lazy initialisation, and a shared machine may stall: no deadlines.
 _COMMON = {

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from heads import Head, pool_max_head, softmax_head
 from hypothesis import settings
-from oracle import Head, Linear, Yardstick, check, pool_max_head, softmax_head
+from operands import Linear
+from oracle import Yardstick, check
 from strategies import Case
 from torch import Tensor
 

@@ -7,17 +7,9 @@ from itertools import chain
 
 import torch
 from fused import Fused
-from oracle import (
-    UNIT,
-    Head,
-    Linear,
-    Matrix,
-    eager_forms,
-    full_float32,
-    gelu_exact,
-    inputs_nearby,
-    relative_l2,
-)
+from heads import Head, gelu_exact
+from operands import Linear, Matrix
+from oracle import UNIT, eager_forms, full_float32, inputs_nearby, relative_l2
 from torch import Tensor
 
 Gradients = list[Tensor]

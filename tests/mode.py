@@ -18,7 +18,13 @@ MOST_COLUMNS = 192  # that the narrow kernel is given
 SHORT_SUM = 16  # products that no plan gives to the tensor cores: kShortSum in csrc/plan.cpp
 MOST_ELEMENTS = 2**26  # of a matrix that is computed in splits
 PLAN_BY_COST = plans.linear_plan
-MODULES_OF_THE_DEFAULT = ("test_precision", "test_config", "test_warn", "test_validation")
+MODULES_OF_THE_DEFAULT = (
+    "test_precision",
+    "test_config",
+    "test_library",
+    "test_warn",
+    "test_validation",
+)
 
 
 _forced: dict[bool, Callable[..., plans.Plan]] = {}  # by whether short sums are forced, too

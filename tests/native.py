@@ -9,7 +9,8 @@ import pytest
 import torch
 from fused import linear_like, same_bits
 from heads import head_of, is_pooled, some_params
-from oracle import Linear, check
+from operands import Linear
+from oracle import check
 from torch import Tensor
 
 from cutlass_ops import _library, plans
@@ -22,9 +23,12 @@ needs_binary = pytest.mark.skipif(
 )
 KERNELS = tuple(_library.build_info().get("kernels", ()))
 BUILT = tuple(_library.build_info().get("epilogues", ()))
+STREAM_K = "stream_k_128x128x32"
+SLICED_K = "sliced_k_128x128x32"
 FP16X3 = "fp16x3_128x128x64"
 FP16X3_NARROW = "fp16x3_64x64x64"  # for few columns; it reads x by TMA
 FP16X3_KERNELS = (FP16X3, FP16X3_NARROW)
+fp16x3_kernels = pytest.mark.parametrize("kernel", FP16X3_KERNELS)
 GUARD = 64  # floats of NaN on both sides of what a kernel writes
 
 
@@ -123,6 +127,20 @@ def plan_for(
         if kernel not in str(error):  # a refusal names the kernel; anything else is a failure
             raise
         return None
+
+
+def forced(
+    kernel: str,
+    name: str,
+    params: list[float],
+    shape: tuple[int, int, int],
+    splits: int,
+    packed: bool = False,
+) -> list[int]:
+    """The same, of a kernel that must not refuse it."""
+    plan = plan_for(name, params, shape, kernel, splits, packed)
+    assert plan is not None, f"{kernel} refuses {shape} in {splits}"
+    return plan
 
 
 def run_matrix(name: str, params: list[float], z: Tensor, bias: Tensor | None = None) -> Tensor:

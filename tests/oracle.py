@@ -1,9 +1,9 @@
 """The tests' own truth, and the checker that judges a result against it.
 
-Truth is a float64 composition of torch.nn.functional and erfc; it never calls the package. The
-bound is evidence, not a chosen tolerance: the largest relative L2 error of a result may be twice
-the yardstick, plus four units of 2^-24. The yardstick is the error of eager float32 PyTorch on the
-same input and device; with `strict` that is all.
+Truth is a float64 composition of torch.nn.functional and erfc (operands.py, heads.py); it never
+calls the package. The bound is evidence, not a chosen tolerance: the largest relative L2 error of a
+result may be twice the yardstick, plus four units of 2^-24. The yardstick is the error of eager
+float32 PyTorch on the same input and device; with `strict` that is all.
 
 Otherwise a result that misses this plain bound gets an allowance. Eager may be exact by luck, on a
 single short row or where all terms are alike, and twice nothing is a bound that no other order of
@@ -20,14 +20,14 @@ are held to a loose bound only, and exactly where they are NaN or infinite.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
+from heads import Head
+from operands import Linear, Matrix
 from torch import Tensor
 
 UNIT = 2.0**-24  # half the spacing of float32 just above 1
@@ -45,190 +45,6 @@ def full_float32() -> Iterator[None]:
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def gelu_exact(z: Tensor, approximate: str = "none") -> Tensor:
-    """GELU without cancellation: z * Phi(z) by erfc, or 0.5 (1 + tanh u) written as sigmoid(2u)."""
-    if approximate == "tanh":
-        return z * torch.sigmoid(math.sqrt(8 / math.pi) * (z + 0.044715 * z**3))
-    return 0.5 * z * torch.erfc(-z * math.sqrt(0.5))
-
-
-def gelu_eager(z: Tensor, approximate: str = "none") -> Tensor:
-    """PyTorch's GELU; its vectorised CPU kernel makes NaN of +inf, which would leave no yardstick
-    where such a value loses the maximum."""
-    return torch.where(z == math.inf, z, F.gelu(z, approximate=approximate))
-
-
-@dataclass(frozen=True)
-class Head:
-    """What follows the linear layer: in float64, and as a PyTorch user writes it in float32.
-
-    `candidates` is set where the output is the maximum of a row: the values it is the maximum of.
-    `kernel_size` and `folded` (the head of the folded layer) are set where it starts by pooling.
-    """
-
-    exact: Callable[[Tensor], Tensor]
-    eager: Callable[[Tensor], Tensor]
-    per_row: bool = True
-    is_softmax: bool = False
-    candidates: Callable[[Tensor], Tensor] | None = None
-    kernel_size: int = 1
-    folded: Head | None = None
-
-
-def softmax_head(approximate: str = "none", activation: bool = True) -> Head:
-    def exact(z: Tensor) -> Tensor:
-        return F.softmax(gelu_exact(z, approximate) if activation else z, dim=-1)
-
-    def eager(z: Tensor) -> Tensor:
-        return F.softmax(gelu_eager(z, approximate) if activation else z, dim=-1)
-
-    return Head(exact, eager, is_softmax=True)
-
-
-def pool(z: Tensor, kernel_size: int) -> Tensor:
-    """Average windows of kernel_size neighbours along the last dim of a matrix; the rest is
-    dropped."""
-    return (
-        F.avg_pool1d(z.unsqueeze(1), kernel_size).squeeze(1) if z.numel() else z[:, ::kernel_size]
-    )
-
-
-def pool_max_head(kernel_size: int, scale: float = 1.0, approximate: str = "none") -> Head:
-    def candidates(z: Tensor) -> Tensor:
-        return scale * gelu_exact(pool(z, kernel_size), approximate)
-
-    def exact(z: Tensor) -> Tensor:
-        return torch.max(candidates(z), dim=-1).values
-
-    def eager(z: Tensor) -> Tensor:
-        return torch.max(scale * gelu_eager(pool(z, kernel_size), approximate), dim=-1).values
-
-    folded = pool_max_head(1, scale, approximate) if kernel_size > 1 else None
-    return Head(
-        exact, eager, per_row=False, candidates=candidates, kernel_size=kernel_size, folded=folded
-    )
-
-
-def plain_head(function: Callable[[Tensor], Tensor], per_row: bool = True) -> Head:
-    """A head that PyTorch computes without a trap, so that truth is the same function in
-    float64."""
-    return Head(function, function, per_row=per_row)
-
-
-@dataclass(frozen=True)
-class Linear:
-    """Operands of x @ weight.T + bias, x seen as a matrix."""
-
-    x: Tensor
-    weight: Tensor
-    bias: Tensor | None = None
-
-    def _matrix(self) -> Tensor:
-        return self.x.reshape(math.prod(self.x.shape[:-1]), self.x.shape[-1])
-
-    def exact(self) -> Tensor:
-        bias = None if self.bias is None else self.bias.double()
-        return F.linear(self._matrix().double(), self.weight.double(), bias)
-
-    def eager(self, chunks: int = 1) -> Tensor:
-        """F.linear in float32, K cut into chunks whose products are added one after another.
-
-        On x as it is: with more dims or other strides PyTorch takes another kernel.
-        """
-        x, weight = self.x.chunk(chunks, -1), self.weight.chunk(chunks, 1)
-        z = F.linear(x[0], weight[0], self.bias)
-        for a, b in zip(x[1:], weight[1:], strict=True):
-            z = z + F.linear(a, b)
-        return z.reshape(math.prod(z.shape[:-1]), z.shape[-1])
-
-    def eager_transposed(self) -> Tensor:
-        """On dense copies and as weight @ x.T: another kernel of the BLAS, in backward too."""
-        z = (self.weight.contiguous() @ self._matrix().contiguous().t()).t()
-        return z if self.bias is None else z + self.bias
-
-    def fold(self, kernel_size: int) -> Linear:
-        """The layer whose outputs are the averages of windows, pooling being linear."""
-        weight = _window_means(self.weight, kernel_size)
-        return Linear(
-            self.x, weight, None if self.bias is None else _window_means(self.bias, kernel_size)
-        )
-
-    def at_risk(self, limit: float) -> Tensor:
-        """Rows in which the finite terms of some sum are large enough to overflow float32."""
-        x, weight = _finite_magnitude(self._matrix()), _finite_magnitude(self.weight)
-        bias = None if self.bias is None else _finite_magnitude(self.bias)
-        worst = _largest(x) * _largest(weight) * max(x.shape[1], 1) + _largest(bias)
-        if worst <= limit:
-            return torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        return (F.linear(x, weight, bias) > limit).any(dim=-1)
-
-    def nearby(self, generator: torch.Generator, window: int) -> Linear:
-        """The same kind of input: terms in another order, those of a window's mean among them, x
-        and bias moved by a thousandth."""
-        order = torch.randperm(self.x.shape[-1], generator=generator, device=self.x.device)
-        weight, bias = self.weight[:, order], self.bias
-        if window > 1:
-            columns = _shuffled_windows(len(weight), window, generator)
-            weight, bias = weight[columns], None if bias is None else bias[columns]
-        bias = None if bias is None else _jitter(bias, generator)
-        return Linear(_jitter(self._matrix()[:, order], generator), weight, bias)
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Operands of the parts that start from a matrix which is already there: z + bias."""
-
-    z: Tensor
-    bias: Tensor | None = None
-
-    def _sum(self, z: Tensor, bias: Tensor | None) -> Tensor:
-        z = z.reshape(math.prod(z.shape[:-1]), z.shape[-1])
-        return z if bias is None else z + bias
-
-    def exact(self) -> Tensor:
-        return self._sum(self.z.double(), None if self.bias is None else self.bias.double())
-
-    def eager(self) -> Tensor:
-        return self._sum(self.z, self.bias)
-
-    def at_risk(self, limit: float) -> Tensor:
-        bias = None if self.bias is None else _finite_magnitude(self.bias)
-        return (self._sum(_finite_magnitude(self.z), bias) > limit).any(dim=-1)
-
-    def nearby(self, generator: torch.Generator, window: int) -> Matrix:
-        z, bias = self.z, self.bias
-        if window > 1:
-            columns = _shuffled_windows(z.shape[-1], window, generator)
-            z, bias = z[..., columns], None if bias is None else bias[columns]
-        return Matrix(_jitter(z, generator), bias)
-
-
-def _shuffled_windows(columns: int, window: int, generator: torch.Generator) -> Tensor:
-    """All columns, those of every window in another order, the same for all."""
-    order = torch.arange(columns, device=generator.device)
-    whole = columns // window * window
-    within = torch.randperm(window, generator=generator, device=generator.device)
-    return torch.cat([order[:whole].view(-1, window)[:, within].flatten(), order[whole:]])
-
-
-def _window_means(rows: Tensor, kernel_size: int) -> Tensor:
-    windows = len(rows) // kernel_size
-    return rows[: windows * kernel_size].unflatten(0, (windows, kernel_size)).mean(1)
-
-
-def _finite_magnitude(t: Tensor) -> Tensor:
-    return t.double().abs().nan_to_num(nan=0.0, posinf=0.0)
-
-
-def _largest(t: Tensor | None) -> float:
-    return 0.0 if t is None or t.numel() == 0 else float(t.max())
-
-
-def _jitter(t: Tensor, generator: torch.Generator) -> Tensor:
-    noise = torch.rand(t.shape, generator=generator, device=t.device, dtype=t.dtype) - 0.5
-    return t * (1 + noise * 2.0**-9)
 
 
 def relative_l2(difference: Tensor, reference: Tensor, per_row: bool) -> float:

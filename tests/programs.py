@@ -1,4 +1,4 @@
-"""Programs of the repository, run as a person runs them."""
+"""Programs of the repository, run as a person runs them, and its C++ as libraries of a test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import cutlass_ops
@@ -92,3 +93,8 @@ def compile_for_host(source: str, output: Path) -> ctypes.CDLL:
         pytest.skip("no C++ compiler")
     flags = ["-std=c++17", "-O1", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror"]
     return compile_library([compiler, *flags], source, output)
+
+
+def pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:
+    """For a function of such a library."""
+    return None if array is None else ctypes.c_void_p(array.ctypes.data)

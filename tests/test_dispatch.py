@@ -1,7 +1,8 @@
 """The Python side of the CUDA implementations, run on the CPU against kernels of PyTorch.
 
 So shapes, views and choices are tested where there is no GPU. The way to them from the functional
-API: test_straight.py. The kernels themselves: test_kernels_cuda.py, test_row_kernels_cuda.py.
+API: test_straight.py. The kernels themselves: test_kernels_cuda.py, test_fp16x3_kernels_cuda.py,
+test_row_kernels_cuda.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fused import BOTH, Fused, linear_like, pool_max_op, softmax_op
-from oracle import Linear
+from operands import Linear
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 

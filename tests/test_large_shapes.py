@@ -6,7 +6,8 @@ import pytest
 import torch
 from fused import Fused, linear_like, pool_max_op, softmax_op
 from native import guarded, guards_are_intact, require_kernels
-from oracle import Linear, check
+from operands import Linear
+from oracle import check
 from torch import Tensor
 
 from cutlass_ops.validation import SIZE_LIMIT

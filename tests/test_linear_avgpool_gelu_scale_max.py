@@ -9,10 +9,10 @@ import pytest
 import strategies
 import torch
 from fused import linear_like, poison, pool_max_op, same_bits
+from heads import gelu_exact
 from hypothesis import given
 from hypothesis import strategies as st
 from native import force_folding
-from oracle import gelu_exact
 from strategies import Case, cases
 from torch import Tensor
 

@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 from fused import linear_like, mode_on, poison, run_opcheck
-from heads import head_of, is_pooled, some_params
+from heads import Head, head_of, is_pooled, some_params
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Head, Linear, check
+from operands import Linear
+from oracle import check
 from strategies import Case, cases
 from torch import Tensor
 

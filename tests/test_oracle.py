@@ -11,17 +11,9 @@ import torch
 import torch.nn.functional as F
 from fused import BOTH, Fused, linear_like, pool_max_op, softmax_op
 from gradients import check_gradients
-from oracle import (
-    UNIT,
-    Linear,
-    Matrix,
-    check,
-    gelu_exact,
-    pool,
-    pool_max_head,
-    softmax_head,
-    tf32_round,
-)
+from heads import gelu_exact, plain_head, pool, pool_max_head, softmax_head
+from operands import Linear, Matrix
+from oracle import UNIT, check, tf32_round
 from torch import Tensor
 
 import cutlass_ops
@@ -245,7 +237,7 @@ def test_the_allowance_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole numbers: eager is exact, and six roundings are more than its bound."""
     monkeypatch.setattr(oracle, "tally", Counter())
     x = torch.arange(256.0)[None]
-    operands, head = Linear(x, x), oracle.plain_head(lambda z: z)
+    operands, head = Linear(x, x), plain_head(lambda z: z)
     right = operands.exact().float()
     check(right, head, operands)
     assert oracle.tally == {"judged": 1, "allowed": 0}

@@ -6,8 +6,10 @@ import pytest
 import torch
 from fake_kernels import Kernels
 from fused import mode_on, run_opcheck, same_bits
+from heads import plain_head
 from native import OPS, guarded, guards_are_intact, needs_binary, require_kernels
-from oracle import Linear, check, full_float32, plain_head
+from operands import Linear
+from oracle import check, full_float32
 from torch import Tensor
 
 import cutlass_ops

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fused import linear_like, same_bits, softmax_op
 from gradients import check_gradients
-from oracle import Linear
+from operands import Linear
 from test_autograd import doubles
 from torch import Tensor
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from fused import Fused, linear_like, op_of, pool_max_op, same_bits, softmax_op
 from hypothesis import given
-from oracle import Linear, check
+from operands import Linear
+from oracle import check
 from strategies import Case, cases
 
 import cutlass_ops

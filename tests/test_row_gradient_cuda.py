@@ -9,8 +9,10 @@ import pytest
 import torch
 from fused import same_bits
 from gradients import check_row_gradients, check_sums_of_rows
+from heads import softmax_head
 from native import OPS, guarded, guards_are_intact, needs_binary
-from oracle import UNIT, Matrix, softmax_head
+from operands import Matrix
+from oracle import UNIT
 from torch import Tensor
 
 from cutlass_ops.gradients import gelu_softmax_gradient

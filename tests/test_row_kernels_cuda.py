@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 from fused import same_bits
+from heads import Head, gelu_exact, softmax_head
 from native import OPS, guarded, guards_are_intact, needs_binary
-from oracle import Head, Matrix, check, gelu_exact, softmax_head
+from operands import Matrix
+from oracle import check
 from torch.profiler import ProfilerActivity, profile
 
 from cutlass_ops import _library

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gradients import check_sums_of_rows
+from heads import gelu_exact
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import gelu_exact
 from programs import compile_for_host
 
 # The order of kRunners in row_shares.cpp: the most columns of each configuration.

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from fused import linear_like, pool_max_op, same_bits
-from heads import head_of
+from heads import head_of, softmax_head
 from native import (
     FP16X3_KERNELS,
     KERNELS,
@@ -20,7 +20,8 @@ from native import (
     run_everywhere,
     run_matrix,
 )
-from oracle import Matrix, check, softmax_head
+from operands import Matrix
+from oracle import check
 
 from cutlass_ops import plans
 from cutlass_ops.gradients import gelu_softmax_gradient

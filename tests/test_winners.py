@@ -7,26 +7,16 @@ import math
 
 import pytest
 import torch
-from fake_kernels import LEADS, Kernels, agree, operands, workspace_of
+from exact_winners import definition, dense_gradients
+from fake_kernels import LEADS, Kernels, agree, operands
 from fused import linear_like, mode_on, pool_max_op, run_opcheck, same_bits
-from native import KERNELS, OPS, guarded, guards_are_intact, needs_binary
-from oracle import gelu_exact
+from native import OPS
 from strategies import at_offset
-from torch import Tensor
 from torch.testing import assert_close
 
 from cutlass_ops import winner_gradients, winners
 
 TRAINING = OPS.linear_avgpool_gelu_scale_max_training
-
-
-def definition(z: Tensor, kernel_size: int, scale: float, approximate: str) -> list[Tensor]:
-    """Maximum, first index and slope of each row, in float64."""
-    h = z.double()[:, : z.shape[1] // kernel_size * kernel_size]
-    h = h.unflatten(1, (-1, kernel_size)).mean(2).requires_grad_()
-    best = (scale * gelu_exact(h, approximate)).max(1)
-    (slope,) = torch.autograd.grad(best.values.sum(), h)
-    return [best.values.detach(), best.indices, slope.gather(1, best.indices[:, None]).squeeze(1)]
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -76,21 +66,6 @@ def test_opcheck_of_the_gradients(rows: int, needed: tuple[bool, ...], device: s
     shapes = ((rows, 6), (11, 6), (11,))
     for result, shape, need in zip(OPS.winner_gradients(*args), shapes, needed, strict=True):
         assert result.shape == (shape if need else (0,))
-
-
-def dense_gradients(
-    c: Tensor, index: Tensor, x: Tensor, weight: Tensor, weight_rows: int, kernel_size: int
-) -> list[Tensor]:
-    """The products with the matrix that is zero but for one column a row, in float64."""
-    matrix = torch.zeros(len(x), len(weight), dtype=torch.float64, device=x.device)
-    matrix[torch.arange(len(x), device=x.device), index.long()] = c
-    sums = [matrix.t() @ x.double(), matrix.sum(0)]
-    spread = [(s / kernel_size).repeat_interleave(kernel_size, 0) for s in sums]
-    rest = weight_rows - kernel_size * len(weight)
-    return [
-        matrix @ weight.double(),
-        *(torch.cat((s, s.new_zeros(rest, *s.shape[1:]))) for s in spread),
-    ]
 
 
 # Rows, windows, K, kernel_size, rows of the weight beyond: one element; no multiple of four; more
@@ -281,94 +256,3 @@ def test_gradients_on_stand_ins(
     for a, b in zip(found, expected, strict=True):
         agree(a, b)
     assert kernels.ran == ["winner_gradients"]
-
-
-# Rows in a warp and in the CTA, and no number of columns that either has a use for.
-WIDTHS = (1, 2, 31, 32, 33, 257, 1024, 1025, 5000, 100_003)
-
-
-@needs_binary
-@pytest.mark.parametrize("n", WIDTHS)
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-def test_row_argmax(activation: str, n: int, gpu: str) -> None:
-    """Rows of any stride; the first of equals; the first NaN; nothing but -inf."""
-    approximate = "none" if activation == "gelu" else "tanh"
-    wide = torch.randn(70, n + 3, device=gpu)
-    h = wide[:, 1 : n + 1]
-    h[1] = float(h[1, 0])
-    h[2, n // 2 :] = math.nan
-    h[3] = math.inf  # -inf, scaled
-    h[4, n - 1] = -60.0
-    memory, both = guarded((2, 70), gpu)
-    index = torch.full((72,), -7, dtype=torch.int32, device=gpu)
-    OPS._row_argmax(h, activation, -1.5, both[0], index[1:71], both[1])
-    y, expected, _ = winners.winner_of(h.cpu().double(), -1.5, approximate)
-    assert guards_are_intact(memory)
-    assert index[0] == -7
-    assert index[71] == -7
-    assert torch.equal(index[1:71].cpu()[1:4], expected[1:4])
-    # where two are equal but for rounding, either may be the first
-    value_there = h.cpu().double().gather(1, index[1:71].cpu().long()[:, None]).squeeze(1)
-    assert_close(both[0].cpu().double(), y, rtol=2e-5, atol=1e-7, equal_nan=True)
-    ours = winners.winner_of(value_there[:, None], -1.5, approximate)
-    assert_close(ours[0], y, rtol=1e-6, atol=1e-7, equal_nan=True)
-    assert_close(both[1].cpu().double(), ours[2], rtol=1e-5, atol=1e-6, equal_nan=True)
-
-
-@needs_binary
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("kernel_size", [1, 4])
-@pytest.mark.parametrize("splits", [1, 2, 5])
-@pytest.mark.parametrize("name", ["skinny", "simt_64x64x8"])
-def test_winners_of_partial_matrices(
-    name: str, splits: int, kernel_size: int, has_bias: bool, gpu: str
-) -> None:
-    """The maximum is taken of what the partial matrices add up to, or of h, as the plan leaves it;
-    memory holds NaN before."""
-    m, windows, k, kernel = 37, 36, 96, KERNELS.index(name)
-    x, weight, bias = linear_like(m, windows * kernel_size, k, gpu)
-    workspace = workspace_of("identity", (), (m, windows, k), kernel, splits, False)
-    memory = x.new_full((OPS._winner_memory(m, windows, workspace),), math.nan)
-    folded = x.new_empty(windows, k) if kernel_size > 1 else None
-    y, slopes = x.new_empty(2, m)
-    index = torch.empty(m, dtype=torch.int32, device=gpu)
-    OPS._linear_winners(
-        x, weight, bias if has_bias else None, kernel_size, "gelu", 2.0, kernel, splits, memory,
-        folded, y, index, slopes,
-    )  # fmt: skip
-    z = x.double() @ weight.double().t() + (bias.double() if has_bias else 0.0)
-    expected = definition(z, kernel_size, 2.0, "none")
-    assert_close(y.double(), expected[0], rtol=1e-5, atol=1e-5)
-    assert torch.equal(index.long(), expected[1])
-    assert_close(slopes.double(), expected[2], rtol=1e-4, atol=1e-5)
-
-
-SANITIZED = ((5, 3, 7, 2, 1), (1100, 2, 36, 3, 2), (8195, 9, 4, 1, 0))
-
-
-@needs_binary
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("shape", SANITIZED, ids=str)
-def test_small_gradients(shape: tuple[int, ...], gpu: str) -> None:
-    m, windows, k, kernel_size, rest = shape
-    rows = windows * kernel_size + rest
-    grad, slopes = torch.randn(2, m, device=gpu)
-    index = torch.randint(0, windows, (m,), device=gpu, dtype=torch.int32)
-    x, weight = torch.randn(m, k, device=gpu), torch.randn(windows, k, device=gpu)
-    found = OPS.winner_gradients(
-        grad, index, slopes, x, weight, rows, kernel_size, True, True, True
-    )
-    expected = dense_gradients((grad * slopes).double(), index, x, weight, rows, kernel_size)
-    for result, truth in zip(found, expected, strict=True):
-        assert_close(result.double(), truth, rtol=1e-4, atol=1e-4)
-
-
-@needs_binary
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("n", [1, 37, 1030])
-def test_small_row_argmax(n: int, gpu: str) -> None:
-    h = torch.randn(9, n, device=gpu)
-    y, slopes = torch.empty(2, 9, device=gpu)
-    index = torch.empty(9, dtype=torch.int32, device=gpu)
-    OPS._row_argmax(h, "gelu", 2.0, y, index, slopes)
-    assert torch.equal(index.long(), winners.winner_of(h, 2.0, "none")[1].long())

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from oracle import Head, pool_max_head, relative_l2, softmax_head
+from heads import Head, pool_max_head, softmax_head
+from oracle import relative_l2
 from torch import Tensor, nn
 
 from cutlass_ops.nn import LinearAvgPoolGELUScaleMax, LinearGELUSoftmax

@@ -1,4 +1,4 @@
-// The SIMT adapter's staging, for tests/test_host_functors.py: compiled by nvcc, run on the host.
+// The SIMT adapter's staging, for tests/test_host_gemm.py: compiled by nvcc, run on the host.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
