@@ -27,8 +27,9 @@ constexpr double kLeastGain = 0.03;
 // of them x and W are multiplied as they are.
 constexpr std::int64_t kMostHalves = std::int64_t{1} << 30;
 
-// Sums of so many products and fewer are float32's: it rounds them less than the product of two
-// halves is off by, once (docs/accuracy.md). Halves are faster from 20 products on.
+// Sums of so many products and fewer are float32's: up to a dozen, its roundings are less than what
+// the products of halves are off by (docs/accuracy.md). A promise that costs nothing: the cost
+// model takes halves from 18 products on.
 constexpr int kShortSum = 16;
 
 bool own_mainloop(KernelInfo const& kernel) {

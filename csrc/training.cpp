@@ -73,7 +73,8 @@ void linear_winners(Tensor x, Tensor weight, std::optional<Tensor> bias, std::in
                   " rows does not fit ", weight_rows);
   problem.n = int(weight_rows / kernel_size);
   STD_TORCH_CHECK(folded.has_value() == (kernel_size > 1), "means of one row are the row");
-  LinearCall whole = task.call;  // op B on the weight as it is
+  // Op B on the weight as it is, for the repair: before anything is folded or split.
+  LinearCall whole = task.call;
   whole.problem.n = weight_rows;
   whole.arguments = arguments_of(task.call.arguments.bias, params);
   whole.out = operands.dense(values, "values", problem.m);

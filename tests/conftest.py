@@ -70,7 +70,8 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips for what the machine lacks: here, so that the summary has one line for each reason."""
+    """Skips for what the machine lacks: here, so that the summary has one line for each reason. And
+    which sums are forced into the mode of the run (mode.py)."""
     import mode
 
     if _precision != "ieee" and item.path.stem in mode.MODULES_OF_THE_DEFAULT:

@@ -31,7 +31,7 @@ _forced: dict[bool, Callable[..., plans.Plan]] = {}  # by whether short sums are
 
 
 def enter(mode: str) -> None:
-    """From now on, for good."""
+    """Sets the mode, for good, and makes the plans that `force` puts in place."""
     cutlass_ops.set_float32_precision(mode)
     if mode == "fp16x3":
         for short_sums in (False, True):
@@ -50,9 +50,10 @@ def _forced_plan(choose: Any, short_sums: bool) -> Callable[..., plans.Plan]:
     """The plan in as many splits, and in the one kernel or the other, as the sizes make, so that
     both ways of an epilogue come up.
 
-    Short sums, which every plan leaves to float32, are for tests of all else that is small. They
-    are not held to a bound over any inputs: the product of two halves has an error of 2^-24 rms
-    where a rounding has 2^-25.3. Nor are those of one column, where nothing else is in a row.
+    Sums of at most SHORT_SUM products, which no other plan gives to the kernels of the mode, are
+    forced too, since most tests are small; but not where there is one column, and not in the
+    properties of any inputs, whose bound they miss now and then: the product of two halves has an
+    error of 2^-24 rms where a rounding has 2^-25.3.
     """
 
     @lru_cache

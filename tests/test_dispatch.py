@@ -2,7 +2,7 @@
 
 So shapes, views and choices are tested where there is no GPU. The way to them from the functional
 API: test_straight.py. The kernels themselves: test_kernels_cuda.py, test_fp16x3_kernels_cuda.py,
-test_row_kernels_cuda.py.
+test_row_kernels_cuda.py, test_row_gradient_cuda.py, test_winner_kernels_cuda.py.
 """
 
 from __future__ import annotations

@@ -217,6 +217,9 @@ def test_inputs_nearby_have_other_orders_of_all_their_terms(device: str) -> None
         assert not torch.allclose(after, before, rtol=0.01, atol=0.01)
         torch.testing.assert_close(pool(after, 7), pool(before, 7), rtol=0.0, atol=0.01)
         torch.testing.assert_close(after[:, 21:], before[:, 21:], rtol=0.0, atol=0.01)
+    near = linear.nearby(generator, 1)
+    assert not torch.equal(near.weight, weight)
+    assert torch.equal(near.weight.sort(-1).values, weight.sort(-1).values)
 
 
 def test_exact_gelu_is_the_integral_of_the_normal_density() -> None:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from heads import some_params
+from mode import SHORT_SUM
 from native import BUILT, FP16X3_NARROW, KERNELS, OPS, SLICED_K, STREAM_K, needs_binary
 
 from cutlass_ops import plans
@@ -58,7 +59,7 @@ def test_fp16x3_leaves_short_rows_to_float32(packed: bool) -> None:
         chosen = (OPS._plan("gelu", [], m, n, k, plans.H200, 1, True, packed) for m, n in sizes)
         return ["fp16x3" in OPS._describe_plan(plan) for plan in chosen]
 
-    assert not any(any(in_halves(k)) for k in range(17))
+    assert not any(any(in_halves(k)) for k in range(SHORT_SUM + 1))
     assert any(in_halves(64))
 
 

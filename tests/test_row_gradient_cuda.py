@@ -74,6 +74,13 @@ def test_errors_do_not_add_up(n: int, gpu: str) -> None:
     check_sums_of_rows(run(g, y, z), g, z, y)
 
 
+@forms
+def test_a_row_of_one_column_has_no_gradient(approximate: str, gpu: str) -> None:
+    """To the bit: g is the sum, and both are weighted alike."""
+    z, g = torch.randn(5000, 1, device=gpu), torch.randn(5000, 1, device=gpu)
+    assert not run(g, torch.ones_like(z), z, None, approximate).any()
+
+
 @pytest.mark.parametrize("less", [0, 1, 2, 3])
 @pytest.mark.parametrize("longest", [*LONGEST_ROWS, STREAMED_ROWS[1]])
 def test_row_gradient_beside_boundaries(longest: int, less: int, gpu: str) -> None:

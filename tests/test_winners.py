@@ -43,16 +43,19 @@ def test_training_returns_the_winner_and_its_slope(
 @pytest.mark.parametrize("windows", [24, 1100])
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_training_repairs_infinite_rows(approximate: str, windows: int, device: str) -> None:
-    """Folded weights hide infinities of both signs in one window; the first row, neighbours, and
-    the last of a number that fills no CTA."""
+    """Column 5 has weights of both signs in every window, of which the folded ones hide the lesser;
+    the first row, neighbours, and the last of a number that fills no CTA."""
     x, weight, bias = linear_like(19, 4 * windows, 16, device)
-    weight[:, 3].abs_()
+    weight[:, [3, 5]] = weight[:, [3, 5]].abs()
+    weight[::4, 5] *= -1e-3
     for row in (0, 7, 8, 18):
         x[row, 3 if row % 2 == 0 else 5] = -math.inf if row == 8 else math.inf
     x[12, 3] = math.nan
     op = pool_max_op(4, 2.0, approximate)
     args = (x, weight, bias, 4, 2.0, approximate, mode_on(device))
-    op.judge(TRAINING(*args)[0], x, weight, bias)
+    y = TRAINING(*args)[0]
+    op.judge(y, x, weight, bias)
+    assert y[7].isnan()
 
 
 @pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)))
@@ -64,14 +67,18 @@ def test_opcheck_of_the_gradients(rows: int, needed: tuple[bool, ...], device: s
     args = (grad, index, slopes, x, weight, 11, 3, *needed)
     run_opcheck(OPS.winner_gradients.default, args)
     shapes = ((rows, 6), (11, 6), (11,))
-    for result, shape, need in zip(OPS.winner_gradients(*args), shapes, needed, strict=True):
-        assert result.shape == (shape if need else (0,))
+    every = OPS.winner_gradients(*args[:-3], True, True, True)
+    for result, one, shape, need in zip(
+        OPS.winner_gradients(*args), every, shapes, needed, strict=True
+    ):
+        assert one.shape == shape
+        assert_close(result, one if need else one.new_empty(0))
 
 
 # Rows, windows, K, kernel_size, rows of the weight beyond: one element; no multiple of four; more
 # windows than rows; few windows; one; more columns than a CTA has; no rows; no columns; the rows at
 # which slices grow, and a rest beyond them; few windows of many rows of the weight; windows that
-# have places in blocks, and as many as have not, with a remainder.
+# have places in blocks; the most that have one each, the remainder among them, and one more.
 SHAPES = (
     (1, 1, 1, 1, 0),
     (7, 3, 5, 2, 1),
@@ -86,6 +93,7 @@ SHAPES = (
     (9000, 40, 4, 2, 1),
     (90, 1, 8, 1000, 7),
     (300, 2500, 36, 1, 0),
+    (300, 1023, 8, 2, 1),
     (300, 1024, 8, 2, 1),
 )
 # Every window wins some rows, one wins all, and they win in blocks: of what it takes for a run, of

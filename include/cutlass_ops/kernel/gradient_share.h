@@ -2,7 +2,6 @@
 // registers, and what it does with it.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "cutlass_ops/kernel/row_share.h"
@@ -37,7 +36,7 @@ struct GradientRows : RegisterRows<kThreads_, kColumns_, 1, kWidth_> {
 /// difference g - sum would round all alike, by as much as the sum is off their grid: an error of
 /// up to half a unit in the last place of g that adds up over the row. At 16 384 columns dx was 5
 /// times as far off as eager PyTorch's. Not contracted: where g is the sum, as in a row of one
-/// column or of a softmax that is saturated, it is 0.
+/// column, it is 0.
 CUTLASS_OPS_HOST_DEVICE float weighted_rest(float weight, float g, float sum) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(weight, g) - __fmul_rn(weight, sum);

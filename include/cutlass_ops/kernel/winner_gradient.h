@@ -139,14 +139,14 @@ CUTLASS_OPS_DEVICE void scatter_terms(Winners const& winners, ScatterParams cons
   auto const place = order.at(turn / params.block_windows, winners, params.block_windows);
   int const window = place.block * params.block_windows + turn % params.block_windows;
   int const column = (tile * Config::kThreads + int(threadIdx.x)) * kVector;
-  bool const has_bias = target.bias != nullptr && tile == 0 && share == 0;
+  bool const writes_bias = target.bias != nullptr && tile == 0 && share == 0;
   WindowSum<kVector> sum;
   if (place.wins) {
     wait_for_predecessor();
-    sum.add(terms, params, winners.rows, window, column, has_bias);
+    sum.add(terms, params, winners.rows, window, column, writes_bias);
   }
   spread(target, sum.columns, window, share, params.shares, params.source.columns, column);
-  if (has_bias) {
+  if (writes_bias) {
     __shared__ float mean;
     if (threadIdx.x == 0) {
       mean = float(sum.coefficients / double(target.kernel_size));
