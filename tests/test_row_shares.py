@@ -12,7 +12,7 @@ from gradients import check_sums_of_rows
 from heads import gelu_exact
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import compile_for_host
+from programs import compile_for_host, pointer
 
 # The order of kRunners in row_shares.cpp: the most columns of each configuration.
 LONGEST = (8, 64, 512, 1024, 8192, 3072)
@@ -64,14 +64,14 @@ def check_rows(
         beside, out = memory, source[0]
     aligned = library.softmax_rows(
         index,
-        ctypes.c_void_p(source.ctypes.data),
+        pointer(source),
         rows,
         columns,
         ctypes.c_long(columns + gap),
         splits,
         ctypes.c_long(rows * (columns + gap)),
-        ctypes.c_void_p(addend.ctypes.data),
-        ctypes.c_void_p(out.ctypes.data),
+        pointer(addend),
+        pointer(out),
     )
     assert aligned
     expected = softmax((z.astype(np.float64).sum(0) + np.pad(bias, (0, gap)))[:, :columns])
@@ -142,7 +142,7 @@ def check_gradient_rows(
     _, y = at_offset(y64.detach().float().numpy(), offsets[3])
     beside, dz = at_offset(np.full((rows, columns), np.nan, dtype=np.float32), offsets[4])
     sums = np.zeros(columns, dtype=np.float32)
-    arrays = [ctypes.c_void_p(a.ctypes.data) for a in (g, y, z, bias, dz, sums)]
+    arrays = [pointer(a) for a in (g, y, z, bias, dz, sums)]
     addend = arrays[3] if biased else None
     aligned = library.gradient_rows(
         index, arrays[0], ctypes.c_long(stride), *arrays[1:3], addend, rows, columns, *arrays[4:]
@@ -165,7 +165,7 @@ def test_errors_of_the_gradient_do_not_add_up(shares: ctypes.CDLL) -> None:
     y = torch.softmax(gelu_exact(torch.from_numpy(z)), -1).numpy()
     _, g, z, y, dz = (at_offset(a.astype(np.float32), 0)[1] for a in (g, g, z, y, g))
     sums = np.zeros(columns, dtype=np.float32)
-    arrays = [ctypes.c_void_p(a.ctypes.data) for a in (g, y, z, dz, sums)]
+    arrays = [pointer(a) for a in (g, y, z, dz, sums)]
     assert shares.gradient_rows(
         len(GRADIENT_LONGEST) - 1, arrays[0], ctypes.c_long(columns), *arrays[1:3], None, rows,
         columns, *arrays[3:],

@@ -12,6 +12,7 @@ from native import (
     FP16X3_KERNELS,
     KERNELS,
     OPS,
+    STREAM_K,
     force_folding,
     gpu_of,
     guarded,
@@ -48,7 +49,7 @@ def test_small_stream_k(gpu: str) -> None:
     """Tiles in two pieces, and CTAs that have several of the second ones, one after the other."""
     tiles = 100  # on 132 CTAs: a share of 14 blocks each, and 32 helpers with tails of two
     assert tiles < gpu_of(gpu).sm_count < 2 * tiles
-    run_everywhere("gelu", "stream_k_128x128x32", ((130, 64 * tiles, 512),), (1,), [])
+    run_everywhere("gelu", STREAM_K, ((130, 64 * tiles, 512),), (1,), [])
 
 
 def test_small_skinny_gemms(gpu: str) -> None:

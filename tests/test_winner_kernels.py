@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 import torch
-from programs import compile_for_host
+from programs import compile_for_host, pointer
 
 from cutlass_ops.winners import winner_of
 
@@ -93,12 +93,10 @@ def test_gradients(
     floats = [aligned(size) for size in sizes]
     integers = aligned(2 * m, np.int32)
     (_, sums), (_, numbers), (_, grad_x), (_, weight), (_, bias) = floats
-    inputs = [
-        ctypes.c_void_p(array.ctypes.data) for array in (grad, winners, slopes, x, windows_of)
-    ]
-    outputs = [ctypes.c_void_p(array.ctypes.data) for array in (sums, integers[1], numbers)]
-    of_x = ctypes.c_void_p(grad_x.ctypes.data) if needed != "weight" else None
-    of_weight = [ctypes.c_void_p(array.ctypes.data) for array in (weight, bias)]
+    inputs = [pointer(array) for array in (grad, winners, slopes, x, windows_of)]
+    outputs = [pointer(array) for array in (sums, integers[1], numbers)]
+    of_x = pointer(grad_x) if needed != "weight" else None
+    of_weight = [pointer(array) for array in (weight, bias)]
     if needed == "x":
         shares = 0
     kernels.winner_gradients(
@@ -124,10 +122,6 @@ def test_gradients(
         np.testing.assert_allclose(found[:kept], spread, rtol=1e-5, atol=tolerance)
         assert not found[kept:].any()
     assert all(untouched_around(*pair) for pair in (*floats, integers))
-
-
-def address(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 # Columns: one, no multiple of four, a row that fills a thread's fragments, one that does not.
@@ -167,9 +161,9 @@ def test_row_argmax(
     (around, values), (_, slopes) = aligned(rows), aligned(rows)
     around_index, index = aligned(rows, np.int32)
     kernels.row_argmax(
-        address(memory), row_stride, splits, split_stride, address(bias) if has_bias else None,
+        pointer(memory), row_stride, splits, split_stride, pointer(bias) if has_bias else None,
         rows, columns, ctypes.c_float(scale), 1 if columns % 2 else 2, ctypes.c_bool(cta_a_row),
-        ctypes.c_bool(vectors), address(values), address(index), address(slopes),
+        ctypes.c_bool(vectors), pointer(values), pointer(index), pointer(slopes),
     )  # fmt: skip
     y, expected, _ = winner_of(torch.from_numpy(h).double(), scale, "none")
     np.testing.assert_array_equal(index, expected)
