@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import cutlass_ops
 
@@ -76,7 +76,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     if _precision != "ieee" and item.path.stem in mode.MODULES_OF_THE_DEFAULT:
         pytest.skip(f"not in {_precision}: about the default")
-    mode.force(short_sums=item.get_closest_marker("deep") is None)
+    mode.force(short_sums=not is_hypothesis_test(getattr(item, "obj", None)))
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     wants_gpu = item.get_closest_marker("large") or "cuda" in getattr(item, "fixturenames", ())
     if (wants_gpu or parameters.get("device") == "cuda") and not torch.cuda.is_available():

@@ -62,12 +62,10 @@ class Linear:
         """The same kind of input: terms in another order, those of a window's mean among them, x
         and bias moved by a thousandth."""
         order = torch.randperm(self.x.shape[-1], generator=generator, device=self.x.device)
-        weight, bias = self.weight[:, order], self.bias
-        if window > 1:
-            columns = _shuffled_windows(len(weight), window, generator)
-            weight, bias = weight[columns], None if bias is None else bias[columns]
-        bias = None if bias is None else _jitter(bias, generator)
-        return Linear(_jitter(self._matrix()[:, order], generator), weight, bias)
+        columns = _shuffled_windows(len(self.weight), window, generator)
+        bias = None if self.bias is None else _jitter(self.bias[columns], generator)
+        x = _jitter(self._matrix()[:, order], generator)
+        return Linear(x, self.weight[:, order][columns], bias)
 
 
 @dataclass(frozen=True)
@@ -92,10 +90,8 @@ class Matrix:
         return (self._sum(_finite_magnitude(self.z), bias) > limit).any(dim=-1)
 
     def nearby(self, generator: torch.Generator, window: int) -> Matrix:
-        z, bias = self.z, self.bias
-        if window > 1:
-            columns = _shuffled_windows(z.shape[-1], window, generator)
-            z, bias = z[..., columns], None if bias is None else bias[columns]
+        columns = _shuffled_windows(self.z.shape[-1], window, generator)
+        z, bias = self.z[..., columns], None if self.bias is None else self.bias[columns]
         return Matrix(_jitter(z, generator), bias)
 
 

@@ -28,6 +28,7 @@ VALUES = (
     "columns",
     "compensated",
     "cancelling",
+    "sparse",
 )
 LAYOUTS = (
     "contiguous",
@@ -43,6 +44,7 @@ LAYOUTS = (
 )
 BIASES = ("none", "normal", "large", "equal", "offset1", "expanded", "sliced")
 PLANTS = ("x nan", "x inf", "x -inf", "w nan", "w inf", "b nan", "b inf", "b -inf")
+PLANTS += ("x inf row", "w nan row", "w inf row", "w 0 row")
 SCALES = (1.0, -1.0, 2.0, 0.0, 0.5, -3.25, 1e-3, 1e6)
 
 
@@ -110,6 +112,8 @@ def make_operands(
         half = k // 2
         x[:, half : 2 * half] = x[:, :half]
         weight[:, half : 2 * half] = -weight[:, :half] * (1 + 1e-3 * rand(n, half))
+    elif values == "sparse":  # behind a ReLU, and pruned
+        x, weight = x.clamp(min=0), weight * (rand(n, k) < 0.5)
     return x, weight
 
 
@@ -129,16 +133,18 @@ def make_bias(kind: str, n: int, generator: torch.Generator) -> Tensor | None:
 
 
 def plant_value(plant: str, x: Tensor, weight: Tensor, bias: Tensor | None, seed: int) -> None:
-    """Put one NaN or infinity somewhere: first, last or between, by the seed."""
+    """Put one NaN or infinity somewhere, or a row of them or of zeros: first, last or between, by
+    the seed."""
     if not plant:
         return
-    where, value = plant.split()
+    where, value, *in_row = plant.split()
     target = {"x": x, "w": weight, "b": bias}[where]
     if target is None or target.numel() == 0:
         return
     place = (0, target.numel() - 1, seed % target.numel())[seed % 3]
     if target.stride(0) != 0 and target.is_contiguous():
-        target.view(-1)[place] = float(value)
+        length = target.shape[-1] if in_row else 1
+        target.view(-1, length)[place // length] = float(value)
 
 
 def at_offset(t: Tensor, elements: int) -> Tensor:

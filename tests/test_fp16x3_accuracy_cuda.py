@@ -117,6 +117,29 @@ def test_fp16x3_of_columns_that_differ_and_are_not_finite(
         assert same_bits(y, run_plan(name, params, packed, x, weight, None, pairs))
 
 
+@pytest.mark.parametrize("special", [math.inf, math.nan, 0.0])
+@pytest.mark.parametrize("of_w", ["a row", "an entry", "half"])
+@pytest.mark.parametrize("n", [5, 140])
+@fp16x3_kernels
+def test_fp16x3_of_columns_that_differ_in_a_w_that_does_not_tell_everywhere(
+    kernel: str, n: int, of_w: str, special: float, fp16x3_gpu: str
+) -> None:
+    """The first row is one of those that factors are taken from. What stands elsewhere is as
+    accurate as without the special values."""
+    m, k = 150, 260
+    generator = torch.Generator(fp16x3_gpu).manual_seed(n)
+    x, weight = make_operands("compensated", m, n, k, generator)
+    if of_w == "half":
+        weight[: n // 2] = special
+    else:
+        places = slice(None) if of_w == "a row" else weight[0].abs().argmax()
+        weight[0, places] = special
+    plan = forced(kernel, "identity", [], (m, n, k), 1)
+    x = rows_for(kernel, x)
+    y = run_plan("identity", [], plan, x, weight)
+    check(y, head_of("identity", []), Linear(x, weight))
+
+
 @fp16x3_kernels
 def test_fp16x3_of_values_at_the_ends_of_the_range(kernel: str, fp16x3_gpu: str) -> None:
     """Rows of denormals, of next to the largest number, and of zeros; no factor of a scale may

@@ -145,15 +145,25 @@ def test_nan_and_infinity_are_held_to_their_places(op: Fused, device: str) -> No
     right = op.head.eager(operands.eager())
     wrong = right.clone()
     wrong.view(-1)[-1] = math.nan
-    with pytest.raises(AssertionError, match="not finite"):
+    with pytest.raises(AssertionError, match="NaN in the wrong places"):
         check(wrong, op.head, operands)
     operands.x[5, 7] = math.nan
     missing, spread = right.clone(), right.clone()
     spread[5:7] = math.nan
-    with pytest.raises(AssertionError, match="NaN in the wrong places"):
-        check(missing, op.head, operands)
-    with pytest.raises(AssertionError, match="not finite"):
-        check(spread, op.head, operands)
+    for result in (missing, spread):
+        with pytest.raises(AssertionError, match="NaN in the wrong places"):
+            check(result, op.head, operands)
+
+
+def test_finite_elements_beside_others_are_judged(device: str) -> None:
+    x, weight, bias = linear_like(6, 20, 40, device)
+    weight[3, 4], x[5, 1] = math.inf, math.nan
+    head, operands = plain_head(torch.relu), Linear(x, weight, bias)
+    y = head.exact(operands.exact()).float()
+    check(y, head, operands, strict=True)
+    y[0] *= 1 + 2.0**-18
+    with pytest.raises(AssertionError, match="error"):
+        check(y, head, operands)
 
 
 def test_shape_dtype_and_strides_are_checked(device: str) -> None:

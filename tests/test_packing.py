@@ -41,7 +41,7 @@ def test_packed_softmax_op(case: Case, device: str) -> None:
 def test_packed_op_keeps_nan(case: Case, device: str) -> None:
     """NaN in any operand, and infinities in weight or bias, as unpacked. An infinite x is left out:
     the means of a window do not tell whether its weights had one sign."""
-    if case.plant in ("x inf", "x -inf"):
+    if "inf" in case.plant and case.plant.startswith("x"):
         return
     x, weight, bias = case.tensors(device)
     pack = cutlass_ops.pack_linear(weight, bias, kernel_size=case.kernel_size)

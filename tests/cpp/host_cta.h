@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -103,6 +104,18 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 }
 
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+inline float __uint_as_float(unsigned bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
 
 template <class T>
 T __ldcs(T const* place) {

@@ -6,7 +6,7 @@
 
 #include "cutlass_ops/gemm/float_fragment.h"
 #include "cutlass_ops/gemm/row_exponent.h"
-#include "cutlass_ops/kernel/column_factors.h"
+#include "cutlass_ops/kernel/column_exponents.h"
 
 namespace cutlass_ops {
 namespace gemm {

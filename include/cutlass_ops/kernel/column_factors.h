@@ -5,115 +5,17 @@
 // and then what a row of x loses meets the largest weights. x f and W / f have the same product.
 #pragma once
 
-#include <climits>
 #include <cmath>
 #include <cstdint>
 
 #include "cutlass_ops/dependent_launch.h"
-#include "cutlass_ops/epilogue/fragment.h"
 #include "cutlass_ops/epilogue/row_sum.h"
 #include "cutlass_ops/kernel/cluster.h"
+#include "cutlass_ops/kernel/column_exponents.h"
 #include "cutlass_ops/kernel/reduce_threads.h"
 
 namespace cutlass_ops {
 namespace kernel {
-
-/// Of a factor, which is a power of two and far from the ends of float's range.
-CUTLASS_OPS_DEVICE int exponent_of_factor(float factor) {
-  return int(__float_as_uint(factor) >> 23) - 127;
-}
-
-/// Exact for a factor.
-CUTLASS_OPS_DEVICE float inverse_factor(float factor) {
-  return __uint_as_float((254u << 23) - __float_as_uint(factor));
-}
-
-struct ColumnFactorsConfig {
-  static constexpr int kThreads = 1024;
-  static constexpr int kCluster = 8;    ///< CTAs; one alone took 31 us for 8192 columns
-  static constexpr int kSamples = 8;    ///< rows of W that are looked at, all at once
-  static constexpr int kDeadZone = 10;  ///< binades within which columns count as alike
-  static constexpr int kMost = 40;      ///< binades of a factor
-  static constexpr int kMostLoss = 16;  ///< binades that a row of W may lose (RowExponents::lose)
-};
-
-struct ColumnFactorsParams {
-  float const* weight;
-  std::int64_t stride;  ///< elements between rows
-  std::int64_t step;    ///< elements between columns
-  int rows;
-  int columns;
-  int pitch;
-  float* factors;  ///< [pitch], of use only if columns are not alike; 1 beyond the last
-  int* spread;     ///< whether they are not
-
-  CUTLASS_OPS_DEVICE float element(std::int64_t row, std::int64_t column) const {
-    return weight[row * stride + column * step];
-  }
-};
-
-/// The sum of the biased exponents of a column's samples; INT_MIN where one is zero, denormal,
-/// infinite or NaN.
-CUTLASS_OPS_DEVICE int sum_of_exponents(ColumnFactorsParams const& params, int column) {
-  constexpr int kSamples = ColumnFactorsConfig::kSamples;
-  int sum = 0;
-  bool complete = true;
-  CUTLASS_OPS_UNROLL
-  for (int i = 0; i < kSamples; ++i) {
-    // With fewer rows than samples some are looked at more than once.
-    std::int64_t const row = std::int64_t{i} * params.rows / kSamples;
-    unsigned const bits = __float_as_uint(params.element(row, column));
-    int const exponent = int(bits >> 23 & 0xff);
-    complete &= exponent > 0 && exponent < 0xff;
-    sum += exponent;
-  }
-  return complete ? sum : INT_MIN;
-}
-
-/// Of the columns all of whose samples have an exponent, over the sums of these.
-struct ColumnStatistics {
-  float lowest = INFINITY;
-  float highest = -INFINITY;
-  float total = 0.0f;
-  float columns = 0.0f;
-
-  CUTLASS_OPS_DEVICE void include(int sum) {
-    lowest = fminf(lowest, float(sum));
-    highest = fmaxf(highest, float(sum));
-    total += float(sum);
-    columns += 1.0f;
-  }
-};
-
-CUTLASS_OPS_DEVICE int factor_exponent(float sum, float mean) {
-  constexpr int kMost = ColumnFactorsConfig::kMost;
-  int const binades = int(rintf((sum - mean) / ColumnFactorsConfig::kSamples));
-  return max(-kMost, min(kMost, binades));
-}
-
-/// Of the elements of a row of W that have one.
-struct RowExponents {
-  float whole = -INFINITY;    ///< the largest
-  float divided = -INFINITY;  ///< once every element is divided by its column's factor
-
-  CUTLASS_OPS_DEVICE void include(float value, float factor) {
-    int const exponent = int(__float_as_uint(value) >> 23 & 0xff);
-    if (exponent > 0) {
-      whole = fmaxf(whole, float(exponent));
-      divided = fmaxf(divided, float(exponent - exponent_of_factor(factor)));
-    }
-  }
-
-  /// Whether this row is not what the samples promised. Under factors the halves of a row of x are
-  /// as fine as 2^-39 of its largest element times the largest factor, at worst; they meet elements
-  /// up to 2^a of a row of W that has been divided, whose result is not small beside 2^b, its
-  /// largest element before.
-  CUTLASS_OPS_DEVICE bool lose(int largest_factor) const {
-    bool const finite = whole > 0.0f && whole < 255.0f;
-    return finite &&
-           float(largest_factor) + divided - whole > float(ColumnFactorsConfig::kMostLoss);
-  }
-};
 
 /// Whether one of this warp's rows does: rows in memory, which the lanes share.
 CUTLASS_OPS_DEVICE bool some_row_loses(ColumnFactorsParams const& params, int warp, int warps,
@@ -198,30 +100,29 @@ __global__ void __launch_bounds__(Config::kThreads) column_factors(
   constexpr int kStep = Config::kCluster * Config::kThreads;
   std::int64_t const first = cluster_rank() * Config::kThreads + int(threadIdx.x);
   ColumnStatistics own;
-  int* const sums = reinterpret_cast<int*>(params.factors);  // each read by its own thread alone
+  float* const means = params.factors;  // each read by its own thread alone
   for (std::int64_t column = first; column < params.columns; column += kStep) {
-    int const sum = sum_of_exponents(params, int(column));
-    sums[column] = sum;
-    if (sum != INT_MIN) {
-      own.include(sum);
+    ColumnSamples const samples = sample_column(params, int(column));
+    float const mean = samples.mean();
+    means[column] = mean;
+    if (samples.suffice()) {
+      own.include(mean);
     }
   }
   ColumnStatistics const all = combine_statistics<Config>(own);
-  bool const spread = all.highest - all.lowest > float(Config::kDeadZone * Config::kSamples);
   if (first == 0) {
-    *params.spread = spread;
+    *params.spread = all.are_spread();
   }
-  if (!spread) {
+  if (!all.are_spread()) {
     return;
   }
-  float const mean = all.total / all.columns;
   for (std::int64_t column = first; column < params.pitch; column += kStep) {
-    int const sum = column < params.columns ? sums[column] : INT_MIN;
-    params.factors[column] = ldexpf(1.0f, sum == INT_MIN ? 0 : factor_exponent(float(sum), mean));
+    float const mean = column < params.columns ? means[column] : NAN;
+    params.factors[column] = ldexpf(1.0f, all.factor_exponent(mean));
   }
   cluster_arrive();
   cluster_wait();  // for all factors
-  int const largest = max(0, factor_exponent(all.highest, mean));
+  int const largest = max(0, all.factor_exponent(all.highest));
   int const warp = int(first) / 32;
   int const warps = kStep / 32;
   bool const loses = params.step == 1 ? some_row_loses(params, warp, warps, largest)

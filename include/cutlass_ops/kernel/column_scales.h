@@ -8,7 +8,7 @@
 #include "cutlass_ops/dependent_launch.h"
 #include "cutlass_ops/epilogue/fragment.h"
 #include "cutlass_ops/kernel/cluster.h"
-#include "cutlass_ops/kernel/column_factors.h"
+#include "cutlass_ops/kernel/column_exponents.h"
 #include "cutlass_ops/kernel/split_target.h"
 
 namespace cutlass_ops {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cutlass_ops/kernel/column_factors.h"
+#include "cutlass_ops/kernel/column_exponents.h"
 #include "cutlass_ops/kernel/split_target.h"
 
 namespace cutlass_ops {

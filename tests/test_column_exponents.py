@@ -1,0 +1,148 @@
+"""What decides on the factors of the columns of W, on the host: samples of W, the exponents of
+factors, and the rows that do not follow."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+from programs import compile_for_host, pointer
+
+BIAS = 127  # of a float's exponent
+SAMPLES, ENOUGH, ROUNDS = 8, 6, 8
+HAS_NONE = (0.0, -0.0, 1e-40, math.inf, -math.inf, math.nan)  # exponents
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    output = tmp_path_factory.mktemp("columns") / "column_exponents.so"
+    library = compile_for_host("column_exponents.cpp", output)
+    library.exponents_of_factors.restype = library.row_loses.restype = ctypes.c_bool
+    library.factor_there_and_back.argtypes = [ctypes.c_float, ctypes.c_void_p]
+    return library
+
+
+def weight_of(rows: int, exponents: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Columns of these exponents, of either sign."""
+    generator = np.random.default_rng(seed)
+    mantissas = generator.uniform(1, 2, (rows, len(exponents)))
+    signs = generator.choice([-1.0, 1.0], mantissas.shape)
+    return (signs * np.ldexp(mantissas, exponents)).astype(np.float32)
+
+
+def sample(host: ctypes.CDLL, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean exponents, and how many elements each is the mean of."""
+    rows, columns = weight.shape
+    means, counts = np.zeros(columns, np.float32), np.zeros(columns, np.int32)
+    stride, step = (ctypes.c_long(size // weight.itemsize) for size in weight.strides)
+    host.sample_columns(
+        pointer(weight), stride, step, rows, columns, pointer(means), pointer(counts)
+    )
+    return means - BIAS, counts
+
+
+def factors(
+    host: ctypes.CDLL, means: np.ndarray, suffice: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Their exponents, or None where columns are alike."""
+    means = (means + BIAS).astype(np.float32)
+    suffice = np.ones(len(means), bool) if suffice is None else suffice
+    out = np.zeros(len(means), np.int32)
+    spread = host.exponents_of_factors(pointer(means), pointer(suffice), len(means), pointer(out))
+    return out if spread else None
+
+
+EXPONENTS = np.array([0, 7, -20, 100, -120, 1, -1, 33])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 100])
+def test_a_mean_of_eight_rows(host: ctypes.CDLL, rows: int, transposed: bool) -> None:
+    weight = weight_of(rows, EXPONENTS)
+    means, counts = sample(host, np.ascontiguousarray(weight.T).T if transposed else weight)
+    np.testing.assert_array_equal(means, EXPONENTS)
+    assert (counts == SAMPLES).all()
+    places = [i * rows // SAMPLES for i in range(SAMPLES)]
+    mixed = np.ldexp(weight, np.arange(rows)[:, None] % 5)
+    means, _ = sample(host, mixed)
+    np.testing.assert_allclose(means, EXPONENTS + np.mean([p % 5 for p in places]), atol=1e-5)
+
+
+@pytest.mark.parametrize("value", HAS_NONE)
+@pytest.mark.parametrize("rows", [2, 3, 5, 8, 9, 80, 1000])
+def test_elements_without_an_exponent_do_not_count(
+    host: ctypes.CDLL, rows: int, value: float
+) -> None:
+    """In the first row, which is always looked at, in one that is if there are enough, and in half
+    of all elements; the others tell as much as they did."""
+    weight = weight_of(rows, EXPONENTS)
+    for places in (0, rows // 2, np.random.default_rng(rows).random(weight.shape) < 0.5):
+        planted = weight.copy()
+        planted[places] = value
+        means, counts = sample(host, planted)
+        known = counts > 0
+        assert (known == (np.isfinite(planted) & (np.abs(planted) > 1e-37)).any(0)).all()
+        np.testing.assert_array_equal(means[known], EXPONENTS[known])
+        assert np.isnan(means[~known]).all()
+        assert (counts >= ENOUGH).all() or rows < 80
+
+
+@pytest.mark.parametrize("value", HAS_NONE)
+def test_rows_behind_those_without_an_exponent(host: ctypes.CDLL, value: float) -> None:
+    """As many as there are rounds, and no more."""
+    rows = 160
+    for behind in range(ROUNDS + 1):
+        weight = weight_of(rows, EXPONENTS)
+        weight[np.arange(rows) % (rows // SAMPLES) < behind] = value
+        means, counts = sample(host, weight)
+        if behind < ROUNDS:
+            np.testing.assert_array_equal(means, EXPONENTS)
+            assert (counts == SAMPLES).all()
+        else:
+            assert (counts == 0).all()
+
+
+def test_factors_are_what_columns_differ_by(host: ctypes.CDLL) -> None:
+    """From the mean, rounded, and 40 binades at the most."""
+    means = np.array([-6.0, 6.0, 0.0, 2.75, -2.75])
+    np.testing.assert_array_equal(factors(host, means), [-6, 6, 0, 3, -3])
+    np.testing.assert_array_equal(factors(host, np.array([-60.0, 60.0, 0.0])), [-40, 40, 0])
+    assert factors(host, np.array([3.0, 13.0, 5.0])) is None  # alike: within 10 binades
+    assert factors(host, np.array([3.0, 13.125, 5.0])) is not None
+
+
+def test_columns_of_few_samples_follow_the_others(host: ctypes.CDLL) -> None:
+    """They do not decide whether columns differ, and are held to the range of those that do."""
+    means = np.array([-8.0, 8.0, 50.0, -50.0, 3.0, math.nan])
+    suffice = np.array([True, True, False, False, False, False])
+    np.testing.assert_array_equal(factors(host, means, suffice), [-8, 8, 8, -8, 3, 0])
+    suffice[1] = False
+    assert factors(host, means, suffice) is None
+    assert factors(host, means, np.zeros(6, bool)) is None
+
+
+def test_rows_that_do_not_follow(host: ctypes.CDLL) -> None:
+    """An outlier that a row of W has nothing to set against, by more than 16 binades."""
+
+    def loses(row: list[float], exponents: list[int]) -> bool:
+        numbers, powers = np.array(row, np.float32), np.ldexp(np.float32(1), exponents)
+        largest = max(0, *exponents)
+        return bool(host.row_loses(pointer(numbers), pointer(powers), len(row), largest))
+
+    assert not loses([2.0**20, 1.0], [20, 0])  # follows
+    assert loses([0.0, 1.0], [20, 0])
+    assert loses([2.0**3, 1.0], [20, 0])
+    assert not loses([2.0**4, 1.0], [20, 0])
+    assert not loses([0.0, 1.0], [16, 0])
+    assert not loses([0.0, 0.0], [40, -40])
+    for value in (math.inf, math.nan):  # such a row is computed anew
+        assert not loses([0.0, value, 1.0], [20, 0, 0])
+
+
+def test_the_inverse_of_a_factor(host: ctypes.CDLL) -> None:
+    inverse = np.zeros(1, np.float32)
+    for exponent in range(-40, 41):
+        assert host.factor_there_and_back(2.0**exponent, pointer(inverse)) == exponent
+        assert inverse[0] == 2.0**-exponent
