@@ -141,6 +141,45 @@ def test_rows_that_do_not_follow(host: ctypes.CDLL) -> None:
         assert not loses([0.0, value, 1.0], [20, 0, 0])
 
 
+def halves(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of float64 rows, in units of the rows."""
+    scale = np.ldexp(1.0, 15 - np.frexp(np.abs(rows).max(1, keepdims=True))[1])
+    high = (rows * scale).astype(np.float16).astype(np.float64)
+    low = (rows * scale - high).astype(np.float16).astype(np.float64)
+    return high / scale, low / scale
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 0.0])
+@pytest.mark.parametrize("of_w", ["nothing", "an entry", "a row", "rows", "half"])
+def test_what_x_and_w_undo_keeps_its_accuracy(host: ctypes.CDLL, of_w: str, value: float) -> None:
+    """The three products of halves, under these factors, of columns over 10^+-6: 2^-21 of the terms
+    of a sum at most, and 0.1 or more without factors."""
+    generator = np.random.default_rng(0)
+    m, n, k = 40, 60, 200
+    columns = 10 ** generator.uniform(-6, 6, k)
+    x = (generator.standard_normal((m, k)) * columns).astype(np.float32)
+    weight = (generator.standard_normal((n, k)) / columns).astype(np.float32)
+    if of_w == "an entry":
+        weight[0, np.abs(weight[0]).argmax()] = value
+    elif of_w == "half" and value == 0.0:
+        weight[generator.random((n, k)) < 0.5] = value
+    elif of_w != "nothing":
+        weight[{"a row": slice(1), "rows": slice(0, n, 2), "half": slice(n // 2)}[of_w]] = value
+    means, counts = sample(host, weight)
+    exponents = factors(host, means, counts >= ENOUGH)
+    assert exponents is not None
+    powers, largest = np.ldexp(np.float32(1), exponents), max(0, int(exponents.max()))
+    assert not any(host.row_loses(pointer(row), pointer(powers), k, largest) for row in weight)
+    weight = weight[np.isfinite(weight).all(1) & weight.any(1)]
+    (x_high, x_low), (w_high, w_low) = (
+        halves(x * np.float64(powers)),
+        halves(weight / np.float64(powers)),
+    )
+    y = x_high @ w_high.T + x_high @ w_low.T + x_low @ w_high.T
+    exact, terms = x.astype(np.float64) @ weight.T, np.abs(x.astype(np.float64)) @ np.abs(weight).T
+    assert (np.abs(y - exact) < 2.0**-21 * terms).all()
+
+
 def test_the_inverse_of_a_factor(host: ctypes.CDLL) -> None:
     inverse = np.zeros(1, np.float32)
     for exponent in range(-40, 41):
