@@ -123,22 +123,38 @@ def test_columns_of_few_samples_follow_the_others(host: ctypes.CDLL) -> None:
     assert factors(host, means, np.zeros(6, bool)) is None
 
 
+def loses(host: ctypes.CDLL, row: np.ndarray, exponents: np.ndarray) -> bool:
+    numbers, powers = row.astype(np.float32), np.ldexp(np.float32(1), exponents)
+    largest = max(0, int(exponents.max()))
+    return bool(host.row_loses(pointer(numbers), pointer(powers), len(numbers), largest))
+
+
 def test_rows_that_do_not_follow(host: ctypes.CDLL) -> None:
     """An outlier that a row of W has nothing to set against, by more than 16 binades."""
-
-    def loses(row: list[float], exponents: list[int]) -> bool:
-        numbers, powers = np.array(row, np.float32), np.ldexp(np.float32(1), exponents)
-        largest = max(0, *exponents)
-        return bool(host.row_loses(pointer(numbers), pointer(powers), len(row), largest))
-
-    assert not loses([2.0**20, 1.0], [20, 0])  # follows
-    assert loses([0.0, 1.0], [20, 0])
-    assert loses([2.0**3, 1.0], [20, 0])
-    assert not loses([2.0**4, 1.0], [20, 0])
-    assert not loses([0.0, 1.0], [16, 0])
-    assert not loses([0.0, 0.0], [40, -40])
+    one = np.array([20, 0])
+    assert not loses(host, np.array([2.0**20, 1.0]), one)  # follows
+    assert loses(host, np.array([0.0, 1.0]), one)
+    assert loses(host, np.array([2.0**3, 1.0]), one)
+    assert not loses(host, np.array([2.0**4, 1.0]), one)
+    assert not loses(host, np.array([0.0, 1.0]), np.array([16, 0]))
+    assert not loses(host, np.array([0.0, 0.0]), np.array([40, -40]))
     for value in (math.inf, math.nan):  # such a row is computed anew
-        assert not loses([0.0, value, 1.0], [20, 0, 0])
+        assert not loses(host, np.array([0.0, value, 1.0]), np.array([20, 0, 0]))
+    for scale in (2.0**-140, 2.0**100):  # denormals follow or not as others do
+        assert loses(host, scale * np.array([0.0, 1.0]), one)
+        assert not loses(host, scale * np.array([2.0**5, 1.0]), one)
+
+
+@pytest.mark.parametrize("k", [256, 4096, 65536])
+def test_many_small_losses_count(host: ctypes.CDLL, k: int) -> None:
+    """Half of the columns are large, and this row has one small number in them: elements of x in
+    the others are lost beside one that meets nothing, each within the bound of a single product."""
+    exponents = np.where(np.arange(k) < k // 2, 15, -15)
+    row = np.ldexp(np.where(exponents < 0, 1.0, 0.0), -15)
+    row[1] = 0.5
+    assert loses(host, row, exponents)
+    follows = np.ldexp(np.ones(k), exponents)
+    assert not loses(host, follows, exponents)
 
 
 def halves(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -168,12 +184,12 @@ def test_what_x_and_w_undo_keeps_its_accuracy(host: ctypes.CDLL, of_w: str, valu
     means, counts = sample(host, weight)
     exponents = factors(host, means, counts >= ENOUGH)
     assert exponents is not None
-    powers, largest = np.ldexp(np.float32(1), exponents), max(0, int(exponents.max()))
-    assert not any(host.row_loses(pointer(row), pointer(powers), k, largest) for row in weight)
+    assert not any(loses(host, row, exponents) for row in weight)
+    powers = np.ldexp(1.0, exponents)
     weight = weight[np.isfinite(weight).all(1) & weight.any(1)]
     (x_high, x_low), (w_high, w_low) = (
-        halves(x * np.float64(powers)),
-        halves(weight / np.float64(powers)),
+        halves(x * powers),
+        halves(weight / powers),
     )
     y = x_high @ w_high.T + x_high @ w_low.T + x_low @ w_high.T
     exact, terms = x.astype(np.float64) @ weight.T, np.abs(x.astype(np.float64)) @ np.abs(weight).T

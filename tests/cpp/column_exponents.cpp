@@ -34,11 +34,11 @@ bool exponents_of_factors(float const* means, bool const* suffice, int columns, 
 }
 
 bool row_loses(float const* row, float const* factors, int columns, int largest_factor) {
-  RowExponents exponents;
+  RowNorms norms;
   for (int column = 0; column < columns; ++column) {
-    exponents.include(row[column], factors[column]);
+    norms.include(row[column], factors[column]);
   }
-  return exponents.lose(largest_factor);
+  return norms.lose(largest_factor);
 }
 
 int factor_there_and_back(float factor, float* inverse) {

@@ -9,7 +9,11 @@ namespace epilogue {
 
 struct SumMonoid {
   CUTLASS_OPS_HOST_DEVICE static float identity() { return 0.0f; }
-  CUTLASS_OPS_HOST_DEVICE static float combine(float a, float b) { return a + b; }
+
+  template <class T>
+  CUTLASS_OPS_HOST_DEVICE static T combine(T a, T b) {
+    return a + b;
+  }
 };
 
 }  // namespace epilogue

@@ -9,8 +9,8 @@ namespace epilogue {
 #if defined(__CUDACC__)
 /// Combines the values of each group of kLanes lanes as a butterfly, whose order is fixed; every
 /// lane gets the result.
-template <class Monoid, int kLanes = 32>
-CUTLASS_OPS_DEVICE float warp_reduce(float value) {
+template <class Monoid, int kLanes = 32, class T = float>
+CUTLASS_OPS_DEVICE T warp_reduce(T value) {
   CUTLASS_OPS_UNROLL
   for (int offset = kLanes / 2; offset > 0; offset /= 2) {
     value = Monoid::combine(value, __shfl_xor_sync(0xffffffffu, value, offset));

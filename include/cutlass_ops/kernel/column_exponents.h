@@ -28,7 +28,7 @@ struct ColumnFactorsConfig {
   static constexpr int kRounds = 8;     ///< of samples, for a column that has not enough of them
   static constexpr int kDeadZone = 10;  ///< binades within which columns count as alike
   static constexpr int kMost = 40;      ///< binades of a factor
-  static constexpr int kMostLoss = 16;  ///< binades that a row of W may lose (RowExponents::lose)
+  static constexpr int kMostLoss = 16;  ///< binades that a row of W may lose (RowNorms::lose)
 };
 
 struct ColumnFactorsParams {
@@ -124,27 +124,25 @@ struct ColumnStatistics {
   }
 };
 
-/// Of the elements of a row of W that have one.
-struct RowExponents {
-  float whole = -INFINITY;    ///< the largest
-  float divided = -INFINITY;  ///< once every element is divided by its column's factor
+/// The squared norm of a row of W. In double, which holds the squares of all floats.
+struct RowNorms {
+  double whole = 0.0;
+  double divided = 0.0;  ///< once every element is divided by its column's factor
 
   CUTLASS_OPS_DEVICE void include(float value, float factor) {
-    int const exponent = int(__float_as_uint(value) >> 23 & 0xff);
-    if (exponent > 0) {
-      whole = fmaxf(whole, float(exponent));
-      divided = fmaxf(divided, float(exponent - exponent_of_factor(factor)));
-    }
+    double const quotient = double(value) * double(inverse_factor(factor));
+    whole += double(value) * double(value);
+    divided += quotient * quotient;
   }
 
-  /// Whether this row is not what the samples promised. Under factors the halves of a row of x are
-  /// as fine as 2^-39 of its largest element times the largest factor, at worst; they meet elements
-  /// up to 2^a of a row of W that has been divided, whose result is not small beside 2^b, its
-  /// largest element before.
+  /// Whether this row is not what the samples promised. Under factors up to 2^b the halves of a row
+  /// of x are as fine as 2^(b - 40) of its largest element, at worst, and those of W likewise: an
+  /// error of 2^(b - 40) times the norms of x and of W / f, times the root of K where all errors
+  /// have one sign. It is to be 2^-24 of those of x and W. Rows of zeros, infinities and NaN do
+  /// not.
   CUTLASS_OPS_DEVICE bool lose(int largest_factor) const {
-    bool const finite = whole > 0.0f && whole < 255.0f;
-    return finite &&
-           float(largest_factor) + divided - whole > float(ColumnFactorsConfig::kMostLoss);
+    double const most = ldexp(1.0, ColumnFactorsConfig::kMostLoss - largest_factor);
+    return divided > most * most * whole;
   }
 };
 

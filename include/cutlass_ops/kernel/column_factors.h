@@ -23,13 +23,13 @@ CUTLASS_OPS_DEVICE bool some_row_loses(ColumnFactorsParams const& params, int wa
   bool loses = false;
   CUTLASS_OPS_UNROLL_BY(1)
   for (std::int64_t row = warp; row < params.rows; row += warps) {
-    RowExponents own;
+    RowNorms own;
     CUTLASS_OPS_UNROLL_BY(4)
     for (std::int64_t column = threadIdx.x % 32; column < params.columns; column += 32) {
       own.include(params.element(row, column), params.factors[column]);
     }
-    RowExponents const all{epilogue::warp_reduce<FloatMax>(own.whole),
-                           epilogue::warp_reduce<FloatMax>(own.divided)};
+    RowNorms const all{epilogue::warp_reduce<epilogue::SumMonoid>(own.whole),
+                       epilogue::warp_reduce<epilogue::SumMonoid>(own.divided)};
     loses |= all.lose(largest_factor);
   }
   return loses;
@@ -42,7 +42,7 @@ CUTLASS_OPS_DEVICE bool some_row_of_transpose_loses(ColumnFactorsParams const& p
   CUTLASS_OPS_UNROLL_BY(1)
   for (std::int64_t row = 32 * std::int64_t{warp} + threadIdx.x % 32; row < params.rows;
        row += 32 * std::int64_t{warps}) {
-    RowExponents own;
+    RowNorms own;
     CUTLASS_OPS_UNROLL_BY(16)
     for (int column = 0; column < params.columns; ++column) {
       own.include(params.element(row, column), params.factors[column]);

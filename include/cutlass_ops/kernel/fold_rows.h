@@ -5,6 +5,8 @@
 #include <cstdint>
 
 #include "cutlass_ops/epilogue/fragment.h"
+#include "cutlass_ops/epilogue/row_sum.h"
+#include "cutlass_ops/epilogue/warp_reduce.h"
 
 namespace cutlass_ops {
 namespace kernel {
@@ -103,10 +105,7 @@ CUTLASS_OPS_DEVICE void fold_bias(float const* bias, float* bias_out, int kernel
   for (int row = lane; row < kernel_size; row += 32) {
     sum += double(first[row]);
   }
-  CUTLASS_OPS_UNROLL
-  for (int offset = 16; offset > 0; offset /= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  }
+  sum = epilogue::warp_reduce<epilogue::SumMonoid>(sum);
   if (lane == 0) {
     bias_out[window] = float(sum / double(kernel_size));
   }
