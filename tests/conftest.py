@@ -147,7 +147,7 @@ def _global_state_is_left_alone() -> Iterator[None]:
     assert not cutlass_ops.precision._strict
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.are_deterministic_algorithms_enabled()
-    assert not torch.is_autocast_enabled()
+    assert not any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
     assert torch.is_grad_enabled()
 
 
@@ -189,8 +189,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def plans_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def plans_by_cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For tests of what the cost model chooses, whatever kernel the run forces (mode.py)."""
     import mode
 
     monkeypatch.setattr(cutlass_ops.plans, "linear_plan", mode.PLAN_BY_COST)
+    monkeypatch.setattr(cutlass_ops.plans, "transposed_plan", mode.TRANSPOSED_BY_COST)
+    mode.forget_plans()
+    yield
+    mode.forget_plans()

@@ -17,7 +17,7 @@ from cutlass_ops.schemas import OPS
 MOST_COLUMNS = 192  # that the narrow kernel is given
 SHORT_SUM = 16  # products that no plan gives to the tensor cores: kShortSum in csrc/plan.cpp
 MOST_ELEMENTS = 2**26  # of a matrix that is computed in splits
-PLAN_BY_COST = plans.linear_plan
+PLAN_BY_COST, TRANSPOSED_BY_COST = plans.linear_plan, plans.transposed_plan
 MODULES_OF_THE_DEFAULT = (
     "test_precision",
     "test_config",
@@ -42,8 +42,23 @@ def force(short_sums: bool) -> None:
     """From now on, in the mode: what is planned and what others remember of it."""
     if _forced and plans.linear_plan is not _forced[short_sums]:
         plans.linear_plan = _forced[short_sums]  # type: ignore[assignment]
-        for memory in (plans.pooled_route, plans.transposed_plan, plans.winner_plan):
-            memory.cache_clear()
+        plans.transposed_plan = _forced_transposed_plan  # type: ignore[assignment]
+        forget_plans()
+
+
+def forget_plans() -> None:
+    """Those that are made of others, which are no longer in place."""
+    for memory in (plans.pooled_route, TRANSPOSED_BY_COST, plans.winner_plan):
+        memory.cache_clear()
+
+
+def _forced_transposed_plan(
+    m: int, n: int, k: int, gpu: plans.Gpu, transposed: int, packed: bool = False
+) -> plans.Plan | None:
+    """For the products of backward: on tensor cores whatever that costs."""
+    plan = plans.linear_plan("identity", (), m, n, k, gpu, 1, True, packed, False)
+    takes_halves = "fp16x3" in OPS._describe_plan(list(plan))
+    return plan if takes_halves and k > SHORT_SUM else None
 
 
 def _forced_plan(choose: Any, short_sums: bool) -> Callable[..., plans.Plan]:

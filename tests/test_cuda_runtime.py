@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import cutlass_ops
-from cutlass_ops import plans
+from cutlass_ops import plans, precision
+
+kernels = torch.ops.cutlass_ops
 
 OPS = (softmax_op(), pool_max_op(1, -2.0), pool_max_op(16, 2.0), pool_max_op(3))
 every_op = pytest.mark.parametrize("op", OPS, ids=repr)
@@ -108,6 +111,44 @@ def test_side_stream(op: Fused, m: int, cuda: str) -> None:
         target.copy_(x)
         y = op.call(target, weight, bias)
         seen = y.clone()
+    stream.synchronize()
+    assert same_bits(seen, expected)
+
+
+def skip_unless_native(mode: str) -> None:
+    reason = precision.reason_not_native(mode, torch.device("cuda"))
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("what", ["product", "transposed product", "packed", "folded"])
+@pytest.mark.parametrize("mode", precision.MODES)
+def test_side_stream_of_backward_and_of_packing(mode: str, what: str, cuda: str) -> None:
+    """The same of what has no stream of its own in the test above: at a size at which products are
+    ours, and of a weight that is written late."""
+    skip_unless_native(mode)
+    x, late, _ = linear_like(512, 2048, 4096, cuda)
+    other = torch.randn(2048, 1024, device=cuda)
+
+    def run(t: Tensor) -> Tensor:
+        if what == "product":
+            return kernels.product(x, False, t.t().contiguous(), mode)
+        if what == "transposed product":
+            return kernels.product(t, True, other, mode)
+        if what == "folded":
+            return cutlass_ops.fold_linear(t, None, 4)[0]
+        pack = cutlass_ops.pack_linear(t, precision=mode)
+        return cutlass_ops.linear_gelu_softmax(x, pack)
+
+    target = torch.full_like(late, float("nan"))
+    with cutlass_ops.float32_precision(mode):
+        expected = run(late)
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(50_000_000)
+            target.copy_(late)
+            seen = run(target).clone()
     stream.synchronize()
     assert same_bits(seen, expected)
 
@@ -313,3 +354,44 @@ def test_kernels_that_start_early_wait_for_what_they_read(rows: int, cuda: str) 
     expected = steps(pause=True)
     assert all(same_bits(a, b) for a, b in zip(steps(pause=False), expected, strict=True))
     assert not any(same_bits(a, b) for a, b in zip(expected[::3], expected[3::3], strict=False))
+
+
+@pytest.mark.parametrize("mode", precision.MODES)
+def test_kernels_of_training_that_start_early_wait_for_what_they_read(mode: str, cuda: str) -> None:
+    """The same of forward and backward, at a size at which the products are ours."""
+    skip_unless_native(mode)
+    start, weight, bias = linear_like(512, 2048, 4096, cuda)
+    g = torch.randn(512, 2048, device=cuda)
+
+    def step(x: Tensor, rest: Callable[[], None]) -> Iterator[Tensor]:
+        y, z = kernels.linear_gelu_softmax_training(x, weight, bias, "none", mode)
+        rest()
+        dz, dbias = kernels.gelu_softmax_backward(g, z, None, y, "none", True)
+        rest()
+        yield kernels.product(dz, False, weight, mode)
+        rest()
+        yield kernels.product(dz, True, x, mode)
+        rest()
+        y, index, slopes, folded = kernels.linear_avgpool_gelu_scale_max_training(
+            x, weight, bias, 4, 2.0, "none", mode
+        )
+        rest()
+        yield from kernels.winner_gradients(
+            y, index, slopes, x, folded, len(weight), 4, True, True, True
+        )
+        rest()
+        yield from (dz, dbias, y)
+
+    def steps(rest: Callable[[], None]) -> list[list[Tensor]]:
+        x, results = start, []
+        for _ in range(6):
+            results.append(list(step(x, rest)))
+            dx = results[-1][0]
+            x = start + dx / dx.abs().max()  # other numbers in each step: stale ones would show
+        return results
+
+    expected = steps(torch.cuda.synchronize)
+    for found, right in zip(steps(lambda: None), expected, strict=True):
+        assert all(same_bits(a, b) for a, b in zip(found, right, strict=True))
+    for before, after in itertools.pairwise(expected):
+        assert not any(same_bits(a, b) for a, b in zip(before, after, strict=True))

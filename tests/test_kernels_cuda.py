@@ -69,7 +69,7 @@ def test_softmax_head_with_every_kernel(kernel: str, gpu: str) -> None:
             scratch, workspace = guarded((plan[2],), gpu)
             OPS._linear_softmax(x, weight, bias, *plan[:2], workspace, "gelu", None, out)
             assert all(map(guards_are_intact, (memory, scratch)))
-            z, kept = torch.empty_like(out), torch.empty_like(out)
+            z, kept = (torch.full_like(out, math.nan) for _ in range(2))
             OPS._linear_softmax(x, weight, bias, *plan[:2], workspace, "gelu", z, kept)
             assert same_bits(out, kept)
             check(z, head_of("identity", []), Linear(x, weight, bias))
@@ -88,6 +88,7 @@ def test_stream_k_leaves_what_tiles_have_in_common_to_one(m: int, n: int, gpu: s
     out, z, kept = (torch.empty(m, n, device=gpu) for _ in range(3))
     OPS._linear_softmax(x, weight, bias, *plan[:2], workspace, "gelu", z, kept)
     for _ in range(5):
+        out.fill_(math.nan)
         OPS._linear_softmax(x, weight, bias, *plan[:2], workspace, "gelu", None, out)
         assert same_bits(out, kept)
 
@@ -142,6 +143,7 @@ def test_stream_k_beside_itself_and_replayed(gpu: str) -> None:
     for _ in range(20):
         for stream, (workspace, out) in zip(streams, places, strict=True):
             with torch.cuda.stream(stream):
+                out.fill_(math.nan)
                 OPS._linear_epilogue(x, weight, bias, "gelu", [], *plan[:2], workspace, out)
     torch.cuda.synchronize()
     assert all(same_bits(out, expected) for _, out in places)

@@ -8,6 +8,8 @@ import math
 import pytest
 import torch
 from fused import Fused, linear_like, pool_max_op, softmax_op
+from gradients import check_gradients
+from operands import Linear
 from strategies import LAYOUTS, at_offset, lay_out
 
 OPS = (softmax_op(), pool_max_op(4, 2.0))
@@ -69,6 +71,7 @@ def test_every_pair_of_layouts(op: Fused, x_layout: str, w_layout: str, device: 
     x, weight, bias = linear_like(34, 66, 44, device)
     x, weight = lay_out(x, x_layout), lay_out(weight, w_layout)
     op.judge(op.call(x, weight, bias), x, weight, bias)
+    check_gradients(op, Linear(x, weight, bias))
 
 
 @both

@@ -135,6 +135,22 @@ def test_large_products(mode: str, transposed: bool, gpu: str) -> None:
     assert same_bits(y, OPS.product(a, transposed, b, mode))
 
 
+@needs_binary
+@pytest.mark.parametrize("slices", [1, 3])
+def test_slices_of_a_transposed_operand_on_tensor_cores(
+    slices: int, fp16x3_gpu: str, plans_by_cost: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one ragged; in rows that are longer than they need be, too."""
+    if slices > 1:
+        monkeypatch.setattr(products, "_MOST_HALVES", 2**10)
+    a, b = operands(4200, 1024, 1024, True, fp16x3_gpu)
+    longer = torch.cat((a, torch.full_like(a[:, :4], torch.nan)), 1)[:, :-4]
+    y = OPS.product(a, True, b, "fp16x3")
+    judge(y, a, True, b)
+    for again in (a, longer):
+        assert same_bits(y, OPS.product(again, True, b, "fp16x3"))
+
+
 @pytest.mark.parametrize("mode", cutlass_ops.precision.MODES)
 def test_large_products_do_not_use_tf32(mode: str, gpu: str) -> None:
     """Whatever PyTorch's flag says: it is for cuBLAS."""

@@ -61,8 +61,8 @@ def test_winners_of_partial_matrices(
     workspace = workspace_of("identity", (), (m, windows, k), kernel, splits, False)
     memory = x.new_full((OPS._winner_memory(m, windows, workspace),), math.nan)
     folded = x.new_empty(windows, k) if kernel_size > 1 else None
-    y, slopes = x.new_empty(2, m)
-    index = torch.empty(m, dtype=torch.int32, device=gpu)
+    y, slopes = x.new_full((2, m), math.nan)
+    index = torch.full((m,), -7, dtype=torch.int32, device=gpu)
     OPS._linear_winners(
         x, weight, bias if has_bias else None, kernel_size, "gelu", 2.0, kernel, splits, memory,
         folded, y, index, slopes,
@@ -97,7 +97,7 @@ def test_small_gradients(shape: tuple[int, ...], gpu: str) -> None:
 @pytest.mark.parametrize("n", [1, 37, 1030])
 def test_small_row_argmax(n: int, gpu: str) -> None:
     h = torch.randn(9, n, device=gpu)
-    y, slopes = torch.empty(2, 9, device=gpu)
-    index = torch.empty(9, dtype=torch.int32, device=gpu)
+    y, slopes = torch.full((2, 9), math.nan, device=gpu)
+    index = torch.full((9,), -7, dtype=torch.int32, device=gpu)
     OPS._row_argmax(h, "gelu", 2.0, y, index, slopes)
     assert torch.equal(index.long(), winners.winner_of(h, 2.0, "none")[1].long())
