@@ -20,6 +20,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     output = tmp_path_factory.mktemp("columns") / "column_exponents.so"
     library = compile_for_host("column_exponents.cpp", output)
     library.exponents_of_factors.restype = library.row_loses.restype = ctypes.c_bool
+    library.hold_factor.argtypes, library.hold_factor.restype = [ctypes.c_float], ctypes.c_float
     library.factor_there_and_back.argtypes = [ctypes.c_float, ctypes.c_void_p]
     return library
 
@@ -157,6 +158,17 @@ def test_many_small_losses_count(host: ctypes.CDLL, k: int) -> None:
     assert not loses(host, follows, exponents)
 
 
+def test_held_factors_lose_no_row(host: ctypes.CDLL) -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        held = [host.hold_factor(2.0**e) for e in generator.integers(-40, 41, 50)]
+        exponents = np.log2(held).astype(int)
+        assert set(exponents) >= {-8, 8}
+        row = generator.standard_normal(50) * (generator.random(50) < 0.1) * 10.0 ** exponents[::-1]
+        assert not loses(host, row, exponents)
+    assert [host.hold_factor(2.0**e) for e in (-9, -8, 0, 5, 9)] == [2**-8, 2**-8, 1, 2**5, 2**8]
+
+
 def halves(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of float64 rows, in units of the rows."""
     scale = np.ldexp(1.0, 15 - np.frexp(np.abs(rows).max(1, keepdims=True))[1])
@@ -165,35 +177,65 @@ def halves(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return high / scale, low / scale
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan, 0.0])
-@pytest.mark.parametrize("of_w", ["nothing", "an entry", "a row", "rows", "half"])
-def test_what_x_and_w_undo_keeps_its_accuracy(host: ctypes.CDLL, of_w: str, value: float) -> None:
-    """The three products of halves, under these factors, of columns over 10^+-6: 2^-21 of the terms
-    of a sum at most, and 0.1 or more without factors."""
+def undone(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """x and W whose columns differ by 10^+-6, the other way round."""
     generator = np.random.default_rng(0)
-    m, n, k = 40, 60, 200
     columns = 10 ** generator.uniform(-6, 6, k)
-    x = (generator.standard_normal((m, k)) * columns).astype(np.float32)
-    weight = (generator.standard_normal((n, k)) / columns).astype(np.float32)
-    if of_w == "an entry":
-        weight[0, np.abs(weight[0]).argmax()] = value
-    elif of_w == "half" and value == 0.0:
-        weight[generator.random((n, k)) < 0.5] = value
-    elif of_w != "nothing":
-        weight[{"a row": slice(1), "rows": slice(0, n, 2), "half": slice(n // 2)}[of_w]] = value
+    x, weight = generator.standard_normal((m, k)), generator.standard_normal((n, k))
+    return (x * columns).astype(np.float32), (weight / columns).astype(np.float32)
+
+
+def product_of_halves(
+    host: ctypes.CDLL, x: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, bool]:
+    """Three products of halves under the factors of the columns, and whether all rows of W follow
+    these. Rows that have no halves are zero."""
     means, counts = sample(host, weight)
     exponents = factors(host, means, counts >= ENOUGH)
     assert exponents is not None
-    assert not any(loses(host, row, exponents) for row in weight)
+    follow = not any(loses(host, row, exponents) for row in weight)
     powers = np.ldexp(1.0, exponents)
-    weight = weight[np.isfinite(weight).all(1) & weight.any(1)]
-    (x_high, x_low), (w_high, w_low) = (
-        halves(x * powers),
-        halves(weight / powers),
+    if not follow:
+        powers = np.array([host.hold_factor(power) for power in powers])
+    x_high, x_low = halves(x * powers)
+    some = np.isfinite(weight).all(1) & weight.any(1)
+    w_high, w_low = halves(weight[some] / powers)
+    y = np.zeros((len(x), len(weight)))
+    y[:, some] = x_high @ w_high.T + x_high @ w_low.T + x_low @ w_high.T
+    return y, follow
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 0.0])
+@pytest.mark.parametrize("of_w", ["nothing", "an entry", "a row", "rows", "half"])
+def test_what_x_and_w_undo_keeps_its_accuracy(host: ctypes.CDLL, of_w: str, value: float) -> None:
+    """2^-21 of the terms of a sum at most; 0.1 or more without factors."""
+    x, weight = undone(40, 60, 200)
+    if of_w == "an entry":
+        weight[0, np.abs(weight[0]).argmax()] = value
+    elif of_w == "half" and value == 0.0:
+        weight[np.random.default_rng(1).random(weight.shape) < 0.5] = value
+    elif of_w != "nothing":
+        weight[{"a row": slice(1), "rows": slice(0, 60, 2), "half": slice(30, 60)}[of_w]] = value
+    y, follow = product_of_halves(host, x, weight)
+    assert follow
+    weight[~np.isfinite(weight).all(1)] = 0.0  # computed anew
+    x, weight = x.astype(np.float64), weight.astype(np.float64)
+    assert (np.abs(y - x @ weight.T) <= 2.0**-21 * (np.abs(x) @ np.abs(weight).T)).all()
+
+
+@pytest.mark.parametrize("row", ["ordinary", "ones", "one"])
+def test_a_row_that_does_not_follow_costs_the_others_bits(host: ctypes.CDLL, row: str) -> None:
+    """But not all: 0.3 without any factors. Its own result is as accurate as norms have it."""
+    x, weight = undone(40, 60, 200)
+    weight[-1] = {"ordinary": np.random.default_rng(1).standard_normal(200), "ones": 1.0}.get(
+        row, np.arange(200) == 0
     )
-    y = x_high @ w_high.T + x_high @ w_low.T + x_low @ w_high.T
-    exact, terms = x.astype(np.float64) @ weight.T, np.abs(x.astype(np.float64)) @ np.abs(weight).T
-    assert (np.abs(y - exact) < 2.0**-21 * terms).all()
+    y, follow = product_of_halves(host, x, weight)
+    assert not follow
+    x, weight = x.astype(np.float64), weight.astype(np.float64)
+    error, norms = np.abs(y - x @ weight.T), np.linalg.norm(x, axis=1)
+    assert (error[:, :-1] <= 2.0**-15 * (np.abs(x) @ np.abs(weight[:-1]).T)).all()
+    assert (error[:, -1] <= 2.0**-21 * norms * np.linalg.norm(weight[-1])).all()
 
 
 def test_the_inverse_of_a_factor(host: ctypes.CDLL) -> None:

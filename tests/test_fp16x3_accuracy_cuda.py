@@ -141,6 +141,21 @@ def test_fp16x3_of_columns_that_differ_in_a_w_that_does_not_tell_everywhere(
 
 
 @fp16x3_kernels
+def test_fp16x3_of_columns_that_differ_but_in_one_row(kernel: str, fp16x3_gpu: str) -> None:
+    """Which costs the other rows of W some bits, and no more."""
+    m, n, k = 150, 140, 260
+    x, weight = make_operands("compensated", m, n, k, torch.Generator(fp16x3_gpu).manual_seed(0))
+    weight[-1] = torch.randn(k, device=fp16x3_gpu)
+    x = rows_for(kernel, x)
+    y = run_plan("identity", [], forced(kernel, "identity", [], (m, n, k), 1), x, weight)
+    error = y - x.double() @ weight.double().t()
+    terms = x.double().abs() @ weight[:-1].double().abs().t()
+    assert (error[:, :-1].abs() <= 2.0**-15 * terms).all()
+    norms = x.double().norm(dim=1) * weight[-1].double().norm()
+    assert (error[:, -1].abs() <= 2.0**-21 * norms).all()
+
+
+@fp16x3_kernels
 def test_fp16x3_of_values_at_the_ends_of_the_range(kernel: str, fp16x3_gpu: str) -> None:
     """Rows of denormals, of next to the largest number, and of zeros; no factor of a scale may
     leave the range where the result does not. Where products are denormal their own spacing is the

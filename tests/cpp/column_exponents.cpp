@@ -41,6 +41,8 @@ bool row_loses(float const* row, float const* factors, int columns, int largest_
   return norms.lose(largest_factor);
 }
 
+float hold_factor(float factor) { return held_factor(factor); }
+
 int factor_there_and_back(float factor, float* inverse) {
   *inverse = inverse_factor(factor);
   return exponent_of_factor(factor);

@@ -124,6 +124,12 @@ struct ColumnStatistics {
   }
 };
 
+/// A factor under which no row loses: half of the binades by the largest factor, half by W.
+CUTLASS_OPS_DEVICE float held_factor(float factor) {
+  float const most = ldexpf(1.0f, ColumnFactorsConfig::kMostLoss / 2);
+  return fmaxf(1.0f / most, fminf(most, factor));
+}
+
 /// The squared norm of a row of W. In double, which holds the squares of all floats.
 struct RowNorms {
   double whole = 0.0;

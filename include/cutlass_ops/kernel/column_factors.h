@@ -85,6 +85,19 @@ CUTLASS_OPS_DEVICE ColumnStatistics combine_statistics(ColumnStatistics const& o
   float2 const total = totals[threadIdx.x % Config::kCluster];
   return reduce_statistics<Config::kCluster>({range.x, range.y, total.x, total.y});
 }
+
+/// Whether it is so of any thread of the cluster, all of which have come here.
+template <class Config>
+CUTLASS_OPS_DEVICE bool any_in_cluster(bool own) {
+  __shared__ float2 of_ctas[Config::kCluster];
+  float const any = __syncthreads_or(own) != 0 ? 1.0f : 0.0f;
+  if (threadIdx.x < Config::kCluster) {
+    store_remote(&of_ctas[cluster_rank()], int(threadIdx.x), {any, 0.0f});
+  }
+  cluster_arrive();
+  cluster_wait();
+  return __syncthreads_or(of_ctas[threadIdx.x % Config::kCluster].x != 0.0f) != 0;
+}
 #endif
 
 /// One cluster: 8 rows are little to read, and what follows does not wait for it with its own
@@ -127,8 +140,11 @@ __global__ void __launch_bounds__(Config::kThreads) column_factors(
   int const warps = kStep / 32;
   bool const loses = params.step == 1 ? some_row_loses(params, warp, warps, largest)
                                       : some_row_of_transpose_loses(params, warp, warps, largest);
-  if (__syncthreads_or(loses) && threadIdx.x == 0) {
-    *params.spread = 0;
+  if (!any_in_cluster<Config>(loses)) {
+    return;
+  }
+  for (std::int64_t column = first; column < params.columns; column += kStep) {
+    params.factors[column] = held_factor(params.factors[column]);
   }
 #endif
 }
