@@ -18,6 +18,7 @@ MOST_COLUMNS = 192  # that the narrow kernel is given
 SHORT_SUM = 16  # products that no plan gives to the tensor cores: kShortSum in csrc/plan.cpp
 MOST_ELEMENTS = 2**26  # of a matrix that is computed in splits
 PLAN_BY_COST, TRANSPOSED_BY_COST = plans.linear_plan, plans.transposed_plan
+_MADE_OF_PLANS = (plans.pooled_route, plans.transposed_plan, plans.winner_plan)
 MODULES_OF_THE_DEFAULT = (
     "test_precision",
     "test_config",
@@ -48,14 +49,15 @@ def force(short_sums: bool) -> None:
 
 def forget_plans() -> None:
     """Those that are made of others, which are no longer in place."""
-    for memory in (plans.pooled_route, TRANSPOSED_BY_COST, plans.winner_plan):
+    for memory in _MADE_OF_PLANS:
         memory.cache_clear()
 
 
 def _forced_transposed_plan(
     m: int, n: int, k: int, gpu: plans.Gpu, transposed: int, packed: bool = False
 ) -> plans.Plan | None:
-    """For the products of backward: on tensor cores whatever that costs."""
+    """For the products of backward: on tensor cores whatever that costs, but for short sums, which
+    gradients are judged by closely."""
     plan = plans.linear_plan("identity", (), m, n, k, gpu, 1, True, packed, False)
     takes_halves = "fp16x3" in OPS._describe_plan(list(plan))
     return plan if takes_halves and k > SHORT_SUM else None

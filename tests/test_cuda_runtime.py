@@ -124,17 +124,17 @@ def skip_unless_native(mode: str) -> None:
 @pytest.mark.parametrize("what", ["product", "transposed product", "packed", "folded"])
 @pytest.mark.parametrize("mode", precision.MODES)
 def test_side_stream_of_backward_and_of_packing(mode: str, what: str, cuda: str) -> None:
-    """The same of what has no stream of its own in the test above: at a size at which products are
-    ours, and of a weight that is written late."""
+    """The same of the products of backward, at sizes at which they are ours, of a packed weight
+    that is written late, and of folding."""
     skip_unless_native(mode)
     x, late, _ = linear_like(512, 2048, 4096, cuda)
-    other = torch.randn(2048, 1024, device=cuda)
+    other = torch.randn(512, 2048, device=cuda)
 
     def run(t: Tensor) -> Tensor:
         if what == "product":
             return kernels.product(x, False, t.t().contiguous(), mode)
         if what == "transposed product":
-            return kernels.product(t, True, other, mode)
+            return kernels.product(t[:512], True, other, mode)
         if what == "folded":
             return cutlass_ops.fold_linear(t, None, 4)[0]
         pack = cutlass_ops.pack_linear(t, precision=mode)

@@ -136,17 +136,25 @@ def test_large_products(mode: str, transposed: bool, gpu: str) -> None:
 
 
 @needs_binary
-@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize(("most", "slices"), [(2**23, 1), (2**10, 3)])
 def test_slices_of_a_transposed_operand_on_tensor_cores(
-    slices: int, fp16x3_gpu: str, plans_by_cost: None, monkeypatch: pytest.MonkeyPatch
+    most: int,
+    slices: int,
+    fp16x3_gpu: str,
+    plans_by_cost: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last one ragged; in rows that are longer than they need be, too."""
-    if slices > 1:
-        monkeypatch.setattr(products, "_MOST_HALVES", 2**10)
+    ran, run = [], products._linear_epilogue_native
+    monkeypatch.setattr(products, "_MOST_HALVES", most)
+    monkeypatch.setattr(
+        products, "_linear_epilogue_native", lambda *args: ran.append(args) or run(*args)
+    )
     a, b = operands(4200, 1024, 1024, True, fp16x3_gpu)
     longer = torch.cat((a, torch.full_like(a[:, :4], torch.nan)), 1)[:, :-4]
     y = OPS.product(a, True, b, "fp16x3")
     judge(y, a, True, b)
+    assert len(ran) == slices
     for again in (a, longer):
         assert same_bits(y, OPS.product(again, True, b, "fp16x3"))
 

@@ -6,7 +6,7 @@
 namespace cutlass_ops {
 namespace epilogue {
 
-#if defined(__CUDACC__)
+#if defined(CUTLASS_OPS_DEVICE)
 /// Combines the values of each group of kLanes lanes as a butterfly, whose order is fixed; every
 /// lane gets the result.
 template <class Monoid, int kLanes = 32, class T = float>

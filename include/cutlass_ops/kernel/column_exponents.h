@@ -66,7 +66,7 @@ struct ColumnSamples {
 
   CUTLASS_OPS_DEVICE bool suffice() const { return count >= ColumnFactorsConfig::kEnough; }
 
-  /// NaN of none.
+  /// NaN where none has an exponent.
   CUTLASS_OPS_DEVICE float mean() const { return count > 0 ? float(sum) / float(count) : NAN; }
 };
 
@@ -142,9 +142,9 @@ struct RowNorms {
   }
 
   /// Whether this row is not what the samples promised. Under factors up to 2^b the halves of a row
-  /// of x are as fine as 2^(b - 40) of its largest element, at worst, and those of W likewise: an
-  /// error of 2^(b - 40) times the norms of x and of W / f, times the root of K where all errors
-  /// have one sign. It is to be 2^-24 of those of x and W. Rows of zeros, infinities and NaN do
+  /// of x are as fine as 2^(b - 39) of its largest element, at worst, and those of W likewise: an
+  /// error of 2^(b - 39) times the norms of x and of W / f, times the root of K where all errors
+  /// have one sign. It is to be 2^-23 of those of x and W. Rows of zeros, infinities and NaN do
   /// not.
   CUTLASS_OPS_DEVICE bool lose(int largest_factor) const {
     double const most = ldexp(1.0, ColumnFactorsConfig::kMostLoss - largest_factor);

@@ -17,16 +17,35 @@
 namespace cutlass_ops {
 namespace kernel {
 
-/// Whether one of this warp's rows does: rows in memory, which the lanes share.
+constexpr int kRowBatch = 8;
+
+/// So many elements of a row of W, `step` columns apart, whose loads are all in flight at once.
+CUTLASS_OPS_DEVICE void include_columns(ColumnFactorsParams const& params, std::int64_t row,
+                                        std::int64_t first, int step, RowNorms& norms) {
+  float values[kRowBatch], factors[kRowBatch];
+  CUTLASS_OPS_UNROLL
+  for (int i = 0; i < kRowBatch; ++i) {
+    std::int64_t const column = first + i * step;
+    bool const exists = column < params.columns;
+    values[i] = exists ? params.element(row, column) : 0.0f;
+    factors[i] = exists ? params.factors[column] : 1.0f;
+  }
+  CUTLASS_OPS_UNROLL
+  for (int i = 0; i < kRowBatch; ++i) {
+    norms.include(values[i], factors[i]);
+  }
+}
+
+/// Whether one of this warp's rows loses (RowNorms): rows in memory, which the lanes share.
 CUTLASS_OPS_DEVICE bool some_row_loses(ColumnFactorsParams const& params, int warp, int warps,
                                        int largest_factor) {
   bool loses = false;
   CUTLASS_OPS_UNROLL_BY(1)
   for (std::int64_t row = warp; row < params.rows; row += warps) {
     RowNorms own;
-    CUTLASS_OPS_UNROLL_BY(4)
-    for (std::int64_t column = threadIdx.x % 32; column < params.columns; column += 32) {
-      own.include(params.element(row, column), params.factors[column]);
+    CUTLASS_OPS_UNROLL_BY(1)
+    for (std::int64_t first = threadIdx.x % 32; first < params.columns; first += 32 * kRowBatch) {
+      include_columns(params, row, first, 32, own);
     }
     RowNorms const all{epilogue::warp_reduce<epilogue::SumMonoid>(own.whole),
                        epilogue::warp_reduce<epilogue::SumMonoid>(own.divided)};
@@ -43,9 +62,9 @@ CUTLASS_OPS_DEVICE bool some_row_of_transpose_loses(ColumnFactorsParams const& p
   for (std::int64_t row = 32 * std::int64_t{warp} + threadIdx.x % 32; row < params.rows;
        row += 32 * std::int64_t{warps}) {
     RowNorms own;
-    CUTLASS_OPS_UNROLL_BY(16)
-    for (int column = 0; column < params.columns; ++column) {
-      own.include(params.element(row, column), params.factors[column]);
+    CUTLASS_OPS_UNROLL_BY(1)
+    for (std::int64_t first = 0; first < params.columns; first += kRowBatch) {
+      include_columns(params, row, first, 1, own);
     }
     loses |= own.lose(largest_factor);
   }
@@ -100,9 +119,9 @@ CUTLASS_OPS_DEVICE bool any_in_cluster(bool own) {
 }
 #endif
 
-/// One cluster: 8 rows are little to read, and what follows does not wait for it with its own
-/// loads. All rows are read only where columns are not alike. Built for an older GPU than those
-/// with clusters it is empty, as are the kernels that want halves.
+/// One cluster: 8 rows, or 64 at most, are little to read, and what follows does not wait for it
+/// with its own loads. All rows are read only where columns are not alike. Built for an older GPU
+/// than those with clusters it is empty, as are the kernels that want halves.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) column_factors(
     __grid_constant__ ColumnFactorsParams const params) {
