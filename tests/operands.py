@@ -65,7 +65,7 @@ class Linear:
         columns = _shuffled_windows(len(self.weight), window, generator)
         bias = None if self.bias is None else _jitter(self.bias[columns], generator)
         x = _jitter(self._matrix()[:, order], generator)
-        return Linear(x, self.weight[:, order][columns], bias)
+        return Linear(x, self.weight[columns[:, None], order], bias)
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,14 @@ def skip_unless_native(mode: str) -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize("what", ["product", "transposed product", "packed", "folded"])
-@pytest.mark.parametrize("mode", precision.MODES)
-def test_side_stream_of_backward_and_of_packing(mode: str, what: str, cuda: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "mode"),
+    [
+        *itertools.product(("product", "transposed product", "packed"), precision.MODES),
+        ("folded", "ieee"),
+    ],
+)
+def test_side_stream_of_backward_and_of_packing(what: str, mode: str, cuda: str) -> None:
     """The same of the products of backward, at sizes at which they are ours, of a packed weight
     that is written late, and of folding."""
     skip_unless_native(mode)
