@@ -43,8 +43,10 @@ LAYOUTS = (
     "odd size-1 strides",
 )
 BIASES = ("none", "normal", "large", "equal", "offset1", "expanded", "sliced")
-PLANTS = ("x nan", "x inf", "x -inf", "w nan", "w inf", "b nan", "b inf", "b -inf")
-PLANTS += ("x inf row", "w nan row", "w inf row", "w 0 row")
+PLANTS = (
+    *("x nan", "x inf", "x -inf", "w nan", "w inf", "b nan", "b inf", "b -inf"),
+    *("x inf row", "w nan row", "w inf row", "w 0 row"),
+)
 SCALES = (1.0, -1.0, 2.0, 0.0, 0.5, -3.25, 1e-3, 1e6)
 
 

@@ -96,23 +96,27 @@ def test_capture_of_forward_and_backward(op: Fused, cuda: str) -> None:
         torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-7)
 
 
-@every_op
-@pytest.mark.parametrize("m", [2, 300])
-def test_side_stream(op: Fused, m: int, cuda: str) -> None:
-    """tile-ai/tilelang#89, pytorch#157363: on the default stream the op would read what the
-    sleeping stream has not written yet, which is NaN."""
-    x, weight, bias = linear_like(m, 256, 128, cuda)
-    target = torch.full_like(x, float("nan"))
-    expected = op.call(x, weight, bias)
+def on_side_stream(run: Callable[[Tensor], Tensor], late: Tensor) -> Tensor:
+    """What `run` makes of a copy that a sleeping stream has not written yet: it holds NaN, which
+    work on the default stream would read."""
+    target = torch.full_like(late, float("nan"))
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)
-        target.copy_(x)
-        y = op.call(target, weight, bias)
-        seen = y.clone()
+        target.copy_(late)
+        seen = run(target).clone()
     stream.synchronize()
-    assert same_bits(seen, expected)
+    return seen
+
+
+@every_op
+@pytest.mark.parametrize("m", [2, 300])
+def test_side_stream(op: Fused, m: int, cuda: str) -> None:
+    """tile-ai/tilelang#89, pytorch#157363: ops that ran on the default stream."""
+    x, weight, bias = linear_like(m, 256, 128, cuda)
+    expected = op.call(x, weight, bias)
+    assert same_bits(on_side_stream(lambda late: op.call(late, weight, bias), x), expected)
 
 
 def skip_unless_native(mode: str) -> None:
@@ -145,17 +149,9 @@ def test_side_stream_of_backward_and_of_packing(what: str, mode: str, cuda: str)
         pack = cutlass_ops.pack_linear(t, precision=mode)
         return cutlass_ops.linear_gelu_softmax(x, pack)
 
-    target = torch.full_like(late, float("nan"))
     with cutlass_ops.float32_precision(mode):
         expected = run(late)
-        stream = torch.cuda.Stream()
-        torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(50_000_000)
-            target.copy_(late)
-            seen = run(target).clone()
-    stream.synchronize()
-    assert same_bits(seen, expected)
+        assert same_bits(on_side_stream(run, late), expected)
 
 
 @every_op
